@@ -48,6 +48,7 @@ BAD = {
     "cluster.nodes={count: 3}": "cluster.nodes={count: 3} does not fit what the config has there: give a list for a list",
     "cluster.name=${nothing}": "refers to ${nothing}, which is not a key of the config",
     "budget.epochs": "budget.epochs cannot be read as key=value",
+    "--config-name nothing": "--config-name nothing is not a file in the folder of --config-dir: leave it out",
     "+nothing=1": "nothing is not a key of the config: 'hetsim --help' lists",
     "+allocation.nothing=1": "allocation.nothing is not a key of hetsim.policies.allocation.SpeedProportional",
     "+cluster.nothing=1": "cluster.nothing is unknown: known are name, nodes, network, server",

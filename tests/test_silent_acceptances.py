@@ -41,6 +41,8 @@ TOLD: dict[str, str] = {
     ),
     f"{PHANTOM} learning_rate_schedule={{{STEP_LR}, step_size: 2}}": "",
     f"{PHANTOM} local_learning_rate=0.3": "local_learning_rate does nothing, because this run has no local_optimizer",
+    f"{PHANTOM} checkpoint.keep=5": "checkpoint.keep does nothing without checkpoint.every_updates or checkpoint.every_seconds: add one",
+    f"{PHANTOM} checkpoint.keep=5 checkpoint.every_updates=2": "",
     f"{PHANTOM} hydra/launcher=joblib": "hydra/launcher=joblib does nothing without -m",
     f"{PHANTOM} hydra.sweep.dir=sweep": "hydra.sweep.dir=sweep does nothing without -m",
     f"-m {PHANTOM} hydra.sweep.dir=sweep": "hydra.run.dir=run does nothing with -m",
@@ -58,7 +60,7 @@ TOLD: dict[str, str] = {
 
 
 @pytest.mark.sampled(4)
-@pytest.mark.filterwarnings("default:local_learning_rate")
+@pytest.mark.filterwarnings("default:(local_learning_rate|checkpoint)")
 @pytest.mark.parametrize("typed", TOLD)
 def test_what_does_nothing_is_told(typed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """In one line."""

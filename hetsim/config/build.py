@@ -222,7 +222,10 @@ def _recipe(entry: Mapping[str, Any]) -> Recipe:
 
 
 def refuse_unread_rates(config: DictConfig, typed: Sequence[str]) -> None:
-    """ValueError with one sentence if a rate was typed that no optimizer of this config reads."""
+    """ValueError with one sentence if a rate was typed that no optimizer of this config reads; a warning for what else does nothing."""
+    saved = config.get("checkpoint") or {}
+    if any(word.startswith("checkpoint.keep=") for word in typed) and not (saved.get("every_seconds") or saved.get("every_updates")):
+        warnings.warn("checkpoint.keep does nothing without checkpoint.every_updates or checkpoint.every_seconds: add one", stacklevel=2)
     for rate, group in RATES.items():
         entry = config.get(group)
         if not entry and any(override.split("=")[0] == rate for override in typed):

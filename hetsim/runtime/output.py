@@ -50,7 +50,9 @@ def outlive_readers(command: str) -> None:
             os.open(os.devnull, os.O_RDWR)
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
-        if stream is not None and stream is getattr(sys, f"__{name}__"):  # not that of a test or of a program around this one
+        if stream is None:
+            setattr(sys, name, io.TextIOWrapper(io.BufferedWriter(io.FileIO(os.devnull, "wb"))))
+        elif stream is getattr(sys, f"__{name}__"):  # not that of a test or of a program around this one
             raw = _Output(stream.fileno(), "wb", closefd=False)
             made = io.TextIOWrapper(
                 io.BufferedWriter(raw),
@@ -73,8 +75,6 @@ def _end() -> None:
 
 def has_failed() -> bool:
     """Whether standard output could not be written."""
-    if sys.stdout is None:  # it was closed at the start
-        return False
     sys.stdout.flush()
     raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
     return isinstance(raw, _Output) and raw.failed
