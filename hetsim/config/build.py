@@ -143,9 +143,11 @@ def _check_options(key: str, target: str, options: Set[str], group: str) -> None
     known = written_arguments(target)
     if is_missing(target):
         raise ValueError(f"{key}._target_={target} does not exist: name a class such as {' or '.join(examples(group))}")
-    if known is not None and known[:1] != [first] and target.split(".")[0] == "torch":
+    if known is None:
+        return
+    if known[:1] != [first] and target.split(".")[0] == "torch":
         raise ValueError(f"{key}._target_={target} is no {name}: name a class such as {' or '.join(examples(group))}")
-    for option in () if known is None else sorted(options - {*known}):
+    for option in sorted(options - {*known}):
         remedy = checks.suggestion(option, known) or ": " + checks.without(f"{key}.{option}")
         raise ValueError(f"{key}.{option} is not an option of {target}{remedy}")
 
