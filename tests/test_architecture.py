@@ -202,7 +202,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     ),
     "sweeps/": ("sweeps", "config", "distributed.environment", "distributed.launch.failure_report", *EXPERIMENTS),
     "searches/": ("searches", "sweeps", "config", *EXPERIMENTS),
-    "advice/": ("advice", "sweeps", "config", "catalogue", "sim.backend", *EXPERIMENTS),
+    "advice/": ("advice", "sweeps", "config", "catalogue", "distributed.environment", "sim.backend", *EXPERIMENTS),
     "straggling/": ("straggling", "advice.simulated", "calibration.from_trace", *EXPERIMENTS),
     "api/": ("api", "reports", "straggling", "advice", "searches", "sweeps", "config", *EXPERIMENTS),
     "cli/": (

@@ -130,18 +130,21 @@ def test_runs_as_hetsim_writes_them_are_read(
     assert "skipped" not in told
 
 
-NUMBER, OR_NULL = "a number of at most 1e+150", "a number of at most 1e+150, or null"
+OR_NULL = "a number of at most 1e+150, or null"
+AMOUNT, AMOUNT_OR_NULL = "a number from 0 to 1e+150", "a number from 0 to 1e+150, or null"
 ENTRIES: dict[str, tuple[str, str]] = {
     # what summary.json has, in place of the entry of that name: what the sentence says of it
-    '"updates_per_second": "fast"': (f"updates_per_second must be {OR_NULL}", "'fast'"),
-    '"samples_per_second": [1]': (f"samples_per_second must be {OR_NULL}", "[1]"),
-    '"staleness_mean": true': (f"staleness_mean must be {OR_NULL}", "True"),
+    '"updates_per_second": "fast"': (f"updates_per_second must be {AMOUNT_OR_NULL}", "'fast'"),
+    '"samples_per_second": [1]': (f"samples_per_second must be {AMOUNT_OR_NULL}", "[1]"),
+    '"staleness_mean": true': (f"staleness_mean must be {AMOUNT_OR_NULL}", "True"),
     '"idle_share": NaN': (f"idle_share must be {OR_NULL}", "nan"),
     '"idle_share": 1e999': (f"idle_share must be {OR_NULL}", "inf"),
-    '"seconds": 1e200': (f"seconds must be {OR_NULL}", "1e+200"),
-    f'"seconds": 1{"0" * 400}': (f"seconds must be {OR_NULL}", "100000000000000000...0000000000000000000"),
-    '"staleness_max": {}': (f"staleness_max must be {OR_NULL}", "{}"),
-    '"num_updates": null': (f"num_updates must be {NUMBER}", "None"),
+    '"seconds": 1e200': (f"seconds must be {AMOUNT_OR_NULL}", "1e+200"),
+    f'"seconds": 1{"0" * 400}': (f"seconds must be {AMOUNT_OR_NULL}", "100000000000000000...0000000000000000000"),
+    '"staleness_max": {}': (f"staleness_max must be {AMOUNT_OR_NULL}", "{}"),
+    **{f'"{name}": -5': (f"{name} must be {AMOUNT_OR_NULL}", "-5") for name in ("seconds", "samples_per_second", "staleness_mean")},
+    '"num_samples": -1': (f"num_samples must be {AMOUNT}", "-1"),
+    '"num_updates": null': (f"num_updates must be {AMOUNT}", "None"),
     '"final": []': ("final must be a mapping", "[]"),
     '"final": null': ("final must be a mapping", "None"),
     '"final": {"train_loss": "low", "test_accuracy": 0}': (f"final.train_loss must be {OR_NULL}", "'low'"),
@@ -247,6 +250,11 @@ CONTENTS: dict[str, tuple[str, bytes, str]] = {
         "curve.csv",
         CURVE.replace("2.0", "inf").encode(),
         ", line 3: seconds must be a number of at most 1e+150, not 'inf'",
+    ),
+    "curve.csv: back in time": (
+        "curve.csv",
+        CURVE.replace("2.0", "-2.0").encode(),
+        " goes back from 0.0 to -2.0 seconds, as no curve of a run does",
     ),
     "curve.csv: no text": ("curve.csv", b"\x00\x89PNG\xff", " is not text (invalid start byte at byte 1)"),
     "curve.csv: a long field": (
@@ -389,6 +397,8 @@ TRACES: dict[str, tuple[pa.Table, str]] = {
     "more columns": (TRACE.append_column("more", [[1, 2, 3]]), " has a column 'more', as no trace has"),
     "no version": (TRACE.drop_columns(["version"]), " lacks version"),
     "a staleness below zero": (changed("staleness", pa.array([0, -2, 0])), " has a row whose staleness is -2, as none of a run is"),
+    "a version below zero": (changed("version", pa.array([0, -2, 0])), " has a row whose version is -2, as none of a run is"),
+    "a version that is none": (changed("version", pa.array([0, None, 0], pa.int64())), " has a row whose version is None, as none of a"),
     "no size": (changed("nbytes", pa.array([0, None, 0], pa.int64())), " has a row whose nbytes is None, as none of a run is"),
     "no kind": (changed("kind", pa.array(["gradient", None, "update"])), " has a row whose kind is None, as none of a run is"),
     "no rank": (changed("rank", pa.array([0, None, 2], pa.int32())), " has rank None, but its run has 2 workers"),

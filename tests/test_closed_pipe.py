@@ -1,8 +1,9 @@
-"""`| head` is no error: a command whose output nobody reads any more ends as it would have ended."""
+"""`| head` is no error: a command whose output nobody reads any more ends as it would have ended. A full disk is one sentence."""
 
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -10,6 +11,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+
+from hetsim.results.reading.finished import read_summary
 
 WORDS = ("workload=phantom", "budget.epochs=null", "budget.updates=5", "pictures=false")
 RUN, SWEEP = (*WORDS, "method=ssgd", "hydra.run.dir=run"), ("-m", *WORDS, "method=ssgd,asgd", "hydra.sweep.dir=sweep")
@@ -72,6 +75,42 @@ def test_no_command_minds_that_nobody_reads_its_output(command: str, tmp_path: P
     assert ended.returncode == 0, ended.stderr
     if command == "hetsim":
         assert len([*(tmp_path / "sweep").glob("*/summary.json")]) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.sampled(3)
+def test_output_that_cannot_be_written_is_one_sentence(command: str, tmp_path: Path) -> None:
+    """The work is done all the same."""
+    if command in PREPARED:
+        _ended(tmp_path, "hetsim", *PREPARED[command])
+
+    with Path("/dev/full").open("w") as full:
+        line = [sys.executable, "-m", _module(command), *COMMANDS[command]]
+        ended = subprocess.run(line, cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True)
+
+    told = [line for line in ended.stderr.splitlines() if "error" in line]
+    launches = command == "hetsim-launch"  # of which a rank's process prints, and ends with status 1
+    assert (
+        told[0]
+        == f"{'hetsim' if launches else command}: error: standard output cannot be written (No space left on device): send it elsewhere"
+    )
+    assert len(told) == 1 + launches, ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert ended.returncode == 1
+    assert len([*(tmp_path / "sweep").glob("*/summary.json")]) == 2 * (command in ("hetsim", "hetsim-table"))
+
+
+@pytest.mark.slow
+@pytest.mark.real_start
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.sampled(1)
+def test_a_closed_stream_is_no_error(closed: str, tmp_path: Path) -> None:
+    """No file of the run takes its place."""
+    line = shlex.join([sys.executable, "-m", "hetsim", *RUN])
+
+    assert subprocess.run(["sh", "-c", f"{line} {closed}"], cwd=tmp_path, capture_output=True).returncode == 0
+    assert read_summary(tmp_path / "run")
 
 
 @pytest.mark.slow

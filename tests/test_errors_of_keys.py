@@ -73,6 +73,8 @@ TYPED: dict[str, tuple[str, str]] = {
     "++method=ssgd": ("++method=ssgd adds nothing, because method is chosen already: type method=ssgd", "method=ssgd"),
     "+experiment=diloco_500": ("+experiment=diloco_500 adds nothing, because experiment is chosen already: type experiment=diloco_500", ""),
     "method=": ("method= names no choice: type one of abs_sgd, asgd, ", "method=asgd"),
+    "experiment=null": ("experiment=null names no choice: leave it out, or type one of backup_100, ", ""),
+    "local_optimizer=null": ("local_optimizer=null names no choice: type local_optimizer=none", "local_optimizer=none"),
     "foo@bar=1": ("foo@bar is not a key of the config, because foo is not a group of choices: see 'hetsim --help'", ""),
     "cluster.nodes=[{count:2}": ("close its brackets, and quote the whole word for the shell, as in 'cluster.nodes=…'", ""),
     "seed=0,": ("seed=0, cannot be read as key=value: a value is missing after the last comma", "seed=0"),

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from test_command import words
 from worlds import exit_status
 
 from hetsim.cli.main import main
+from hetsim.trust.names import argument_names
+from hetsim.trust.registry import SHIPPED
+from hetsim.trust.signatures import is_missing, written_arguments
 
 pytestmark = pytest.mark.slow
 
 PHANTOM = "workload=phantom budget.epochs=null budget.updates=5 pictures=false method=asgd"
+STEP_LR = "_target_: torch.optim.lr_scheduler.StepLR"
 FAULTS = "+cluster.faults={schedule: [FAULT]}"
 UNIX = "the first fault of node 3 is at 1700000000 s, after the run's end at 0.4344 s, so it did not happen: cluster.faults counts seconds"
 TOLD: dict[str, str] = {
@@ -23,7 +30,19 @@ TOLD: dict[str, str] = {
     f"{PHANTOM} {FAULTS.replace('FAULT', '{nodes: [3], leave: 99}')}": "the first fault of node 3 is at 99 s, after",
     f"{PHANTOM} {FAULTS.replace('FAULT', '{nodes: [3], join: 1 ms, crash: 99}')}": "",
     f"{PHANTOM} {FAULTS.replace('FAULT', '{nodes: [3], crash: 1 ms, repair: 99}')}": "",
+    # a phantom builds no optimizer
+    f"{PHANTOM} +optimizer.nonsense=1": "optimizer.nonsense is not an option of torch.optim.SGD: add '~optimizer.nonsense' to leave it out",
+    f"{PHANTOM} optimizer=muon +optimizer.momentun=1": "momentun is not an option of hetsim.workloads.muon.Muon; did you mean 'momentum'?",
+    f"{PHANTOM} optimizer._target_=torch.optim.Nothing": "torch.optim.Nothing does not exist: name a class such as torch.optim.SGD",
+    f"{PHANTOM} method=local_sgd +local_optimizer.speed=1": "local_optimizer.speed is not an option of torch.optim.SGD",
+    f"{PHANTOM} learning_rate_schedule={{{STEP_LR}, step_size: 2, gama: 1}}": "learning_rate_schedule.gama is not an option of",
+    f"{PHANTOM} learning_rate_schedule={{_target_: torch.optim.lr_scheduler.ChainedScheduler, schedulers: [{{{STEP_LR}, size: 2}}]}}": (
+        "learning_rate_schedule.schedulers.0.size is not an option of"
+    ),
+    f"{PHANTOM} learning_rate_schedule={{{STEP_LR}, step_size: 2}}": "",
     f"{PHANTOM} local_learning_rate=0.3": "local_learning_rate does nothing, because this run has no local_optimizer",
+    f"{PHANTOM} checkpoint.keep=5": "checkpoint.keep does nothing without checkpoint.every_updates or checkpoint.every_seconds: add one",
+    f"{PHANTOM} checkpoint.keep=5 checkpoint.every_updates=2": "",
     f"{PHANTOM} hydra/launcher=joblib": "hydra/launcher=joblib does nothing without -m",
     f"{PHANTOM} hydra.sweep.dir=sweep": "hydra.sweep.dir=sweep does nothing without -m",
     f"-m {PHANTOM} hydra.sweep.dir=sweep": "hydra.run.dir=run does nothing with -m",
@@ -41,7 +60,7 @@ TOLD: dict[str, str] = {
 
 
 @pytest.mark.sampled(4)
-@pytest.mark.filterwarnings("default:local_learning_rate")
+@pytest.mark.filterwarnings("default:(local_learning_rate|checkpoint)")
 @pytest.mark.parametrize("typed", TOLD)
 def test_what_does_nothing_is_told(typed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """In one line."""
@@ -56,3 +75,28 @@ def test_what_does_nothing_is_told(typed: str, tmp_path: Path, monkeypatch: pyte
     assert TOLD[typed] in told
     assert told.count("\n") == bool(TOLD[typed])
     assert ("hetsim: error: " in told) == (status == 1)
+
+
+def test_the_arguments_that_a_source_tells_are_those_of_the_class() -> None:
+    """Of each optimizer and schedule that a config may name."""
+    found = {f"torch.optim.{name}": kind for name, kind in vars(torch.optim).items() if inspect.isclass(kind)}
+    found |= {f"torch.optim.lr_scheduler.{name}": getattr(torch.optim.lr_scheduler, name) for name in torch.optim.lr_scheduler.__all__}
+    found |= {name: getattr(importlib.import_module(name.rpartition(".")[0]), name.rpartition(".")[2]) for name in SHIPPED["optimizer"]}
+
+    assert len(found) > 30
+    for name, kind in found.items():
+        assert written_arguments(name) == argument_names(kind), name
+
+
+def test_what_no_source_tells_is_left_to_the_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its module is not imported."""
+    (tmp_path / "told.py").write_text(
+        "raise SystemExit\nclass A:\n    def __init__(self, params, lr): ...\nclass B(A): ...\n"
+        "class C:\n    def __init__(self, **own): ...\nclass D(*[A]): ...\nclass E(E): ...\n"
+    )
+    (tmp_path / "broken.py").write_text("class")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    assert [written_arguments(f"told.{name}") for name in "ABCDEF"] == [["params", "lr"]] * 2 + [None] * 4
+    assert [written_arguments(f"{module}.A") for module in ("broken", "nowhere", "sys", "told.A")] == [None] * 4
+    assert [is_missing(name) for name in ("told.F", "told.A", "nowhere.A", "sys.A")] == [True, False, False, False]

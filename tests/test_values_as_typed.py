@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from omegaconf import OmegaConf
 from worlds import exit_status
 
 import hetsim
@@ -14,6 +16,7 @@ from hetsim.cli.main import main
 from hetsim.cli.table import main as table
 from hetsim.config.compose import composed
 from hetsim.config.identity import entries_of, identity
+from hetsim.results.reading.identity import identity_of, number
 from hetsim.results.tables.typed_values import pairs, same
 from hetsim.sweeps.space import same_words
 
@@ -21,7 +24,15 @@ pytestmark = pytest.mark.slow
 
 KEYS = {"workload": "phantom", "budget.epochs": None, "budget.updates": 2, "pictures": False, "method": "ssgd"}
 QUICK = ("workload=phantom", "budget.epochs=null", "budget.updates=2", "pictures=false", "method=ssgd")
+CONFIGS = Path(__file__).parents[1] / "conf"
 SPELLINGS = {
+    **{
+        f"{key}=1": (f"{key}=1.0", f"{key}=1e0")
+        for key in ("learning_rate", "momentum", "+optimizer.weight_decay", "evaluate_every_epochs")
+    },
+    "learning_rate=0": ("learning_rate=0.0", "learning_rate=-0.0"),
+    "seed=3": ("seed=3.0",),
+    "budget.seconds=60": ("budget.seconds=60.0", "budget.seconds=1 min"),
     "learning_rate=1e-3": ("learning_rate=0.001", "learning_rate=.001", "learning_rate=1.0e-3", "+learning_rate=1e-3"),
     "cluster.network.bytes_per_second=1e6": (
         *(f"cluster.network.bytes_per_second={text}" for text in ("1000000.0", "8 Mbit/s", "1MB/s", "'1 MB/s'", "8\\ Mbit/s")),
@@ -32,7 +43,11 @@ SPELLINGS = {
     "cluster.network.latency_seconds=1 ms": ("cluster.network.latency_seconds=1e-3", "cluster.network.latency_seconds=1000 us"),
     "budget.seconds=null": ("budget.seconds=NULL",),
     "cluster.nodes=[{count: 2, seconds_per_sample: 1 ms, overhead_seconds: 0}]": (
+        "cluster.nodes=[{count: 2.0, seconds_per_sample: 0.001, overhead_seconds: 0.0}]",
         "cluster.nodes=[{count:2,seconds_per_sample:1 ms,overhead_seconds:0}]",
+    ),
+    "+cluster.faults={schedule: [{nodes: [1], join: 60, leave: 120}]}": (
+        "+cluster.faults={schedule:[{nodes:[1],join:1 min,leave:2 min}]}",
     ),
 }
 """A word, and others that mean it."""
@@ -40,12 +55,33 @@ EACH = [(word, other) for word, others in SPELLINGS.items() for other in others]
 
 
 @pytest.mark.sampled(3)
-@pytest.mark.parametrize(("word", "other"), [pair for pair in EACH if not pair[1].startswith("+")])
+@pytest.mark.parametrize(("word", "other"), [pair for pair in EACH if pair != ("learning_rate=1e-3", "+learning_rate=1e-3")])
 def test_a_run_has_one_identity_however_a_value_is_written(word: str, other: str) -> None:
     """So the sweep that holds it, and the run that is resumed, know it again."""
     one, two = (identity(entries_of(composed([*QUICK, each], config_dir=None)[0])) for each in (word, other))
 
     assert one == two
+
+
+def test_shipped_configs_count_as_they_are_written() -> None:
+    """So a run of an earlier version keeps its identity."""
+
+    def check(name: str, value: Any) -> int:
+        if isinstance(value, dict | list):
+            return sum(check(*each) for each in (value.items() if isinstance(value, dict) else ((name, part) for part in value)))
+        assert repr(number(name, value)) == repr(value), name
+        return 1
+
+    shipped = [OmegaConf.to_container(OmegaConf.load(path), resolve=False) for path in CONFIGS.rglob("*.yaml")]
+
+    assert sum(check("", each) for each in shipped) > 500
+
+
+def test_what_a_users_own_function_gets_counts_as_it_is_typed() -> None:
+    """It may tell 1 from 1.0."""
+    one, two = ({"workload": {"options": {"width": width, "lr": [width]}}} for width in (1, 1.0))
+
+    assert identity_of(one) != identity_of(two)
 
 
 @pytest.mark.parametrize(("word", "other"), EACH)
@@ -87,6 +123,14 @@ def test_a_row_is_labelled_without_backslashes(sweep: Path) -> None:
 
     assert "8 Mbit/s" in shown
     assert "\\" not in shown
+
+
+def test_a_sweep_knows_whole_numbers_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """With a decimal point or without one."""
+    for words in (("learning_rate=1", "seed=0,1"), ("learning_rate=1.0", "seed=0,1.0")):
+        assert exit_status(monkeypatch, "hetsim", main, "-m", *QUICK, *words, f"hydra.sweep.dir={tmp_path}") == 0
+
+    assert "2 runs (2 were there already)" in capsys.readouterr().out
 
 
 def test_a_sweep_knows_its_runs_again(sweep: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

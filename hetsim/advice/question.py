@@ -13,6 +13,7 @@ from hetsim.advice.simulated import Goal, experiment
 from hetsim.config.compose import composed
 from hetsim.config.methods import Method, shipped
 from hetsim.config.named_gpus import Named, named_gpus
+from hetsim.distributed.environment import check_alone
 from hetsim.runtime.experiment import Experiment
 
 TIMING = "timing"
@@ -49,7 +50,8 @@ class Question:
         return named_gpus(config.cluster)
 
     def check(self) -> None:
-        """ValueError with one sentence if plain DDP makes no experiment, or the goal is of nothing that it learns."""
+        """ValueError with one sentence if plain DDP makes no experiment, the goal is of nothing that it learns, or others ask the same."""
+        check_alone("the same candidates", "start one process")
         if self.goal is not None and not self.experiment.workload.has_model:
             raise ValueError(f"workload={self.experiment.workload.name} trains nothing, so it reaches no {self.goal}: ask for timing")
         assert self.epochs

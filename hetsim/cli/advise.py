@@ -29,7 +29,7 @@ config: hetsim-advise '2*a100-40gb + 4*t4' model=resnet50 batch_size=384 network
 
 def main() -> None:
     """Print what to do, the choices, a ranked table and the command of the best; exit status 1 with one sentence if there is no advice."""
-    outlive_readers()
+    outlive_readers("hetsim-advise")
     parser = Parser(prog="hetsim-advise", description=ABOUT)
     parser.add_argument("words", nargs="*", metavar="KEY=VALUE", help="arguments of hetsim, and timing, target_accuracy=… or target_loss=…")
     parser.add_argument("--json", action="store_true", help="print the advice as JSON")

@@ -19,7 +19,7 @@ show its measurements. With any other word, search the names."""
 
 def main() -> None:
     """Print the catalogue, or what the words ask of it; exit status 1 with one sentence if nothing matches."""
-    outlive_readers()
+    outlive_readers("hetsim-catalogue")
     parser = Parser(prog="hetsim-catalogue", description=ABOUT)
     parser.add_argument("words", nargs="*", metavar="WORD", help="a GPU, a model, a precision (fp32, amp, fp16), or part of a name")
     parser.add_argument("--file", metavar="FILE.yaml", help="add your own measured rows (docs/reference/catalogue.md)")

@@ -13,6 +13,7 @@ from hetsim.reports import of_comparison, page, perfetto
 from hetsim.results.comparison.findings import compare, document
 from hetsim.results.comparison.pictures import drawing
 from hetsim.results.comparison.text import render
+from hetsim.results.reading.run_files import check_replaces_no_run
 from hetsim.runtime.files import write_text
 from hetsim.runtime.output import outlive_readers
 
@@ -21,7 +22,7 @@ TOO_DEEP = "a folder has others nested hundreds deep: give the folders of the ru
 
 def main() -> None:
     """Print the comparison; exit status 1 with one sentence if there are no runs to compare."""
-    outlive_readers()
+    outlive_readers("hetsim-compare")
     parser = Parser(
         prog="hetsim-compare",
         usage="hetsim-compare [-h] [--json FILE] [--pictures FOLDER] [--perfetto FILE] [--html FILE] RUNS RUNS | RUNS... --with RUNS...",
@@ -40,6 +41,8 @@ def main() -> None:
     with command(parser.prog, READING, partial(of_reading, too_deep=TOO_DEEP)) as tell:
         if arguments.html is not None:
             page.check_file(arguments.html)
+        if arguments.json is not None:
+            check_replaces_no_run(arguments.json)
         found = compare(first, second)
         report = None if arguments.html is None else of_comparison.page(found, typed(parser.prog))
         draw = None if arguments.pictures is None else drawing(found.sides)

@@ -37,7 +37,7 @@ MAX_LINES = 20
 
 def main() -> None:
     """Print both errors; exit status 1 with one sentence if they cannot be had."""
-    outlive_readers()
+    outlive_readers("hetsim-ddp-check")
     parser = Parser(prog="hetsim-ddp-check", description=ABOUT)
     parser.add_argument("--processes", type=int, default=3, metavar="N", help="the number of processes that share the batch (3)")
     parser.add_argument("-m", dest="module", action="store_true", help="run a module instead of a file: -m package.train")

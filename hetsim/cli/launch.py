@@ -25,7 +25,7 @@ def main() -> None:
 
     After SIGTERM or SIGUSR1 it is 75 if the run has saved a checkpoint, and 143 if it has not.
     """
-    outlive_readers()
+    outlive_readers("hetsim-launch")
     parser = Parser(prog="hetsim-launch", description=DESCRIPTION)
     parser.add_argument("--nodes", type=int, default=1, metavar="N", help="the number of hosts (1)")
     parser.add_argument("--node-rank", type=int, metavar="K", help="the number of this host, from 0")

@@ -25,7 +25,7 @@ from hetsim.distributed.rank.cleanup import follow_launcher
 from hetsim.errors import RunFailed, RunStopped
 from hetsim.memory import out_of_memory
 from hetsim.runtime.checkpointing import STOPPED
-from hetsim.runtime.output import discard_output, outlive_readers
+from hetsim.runtime.output import discard_output, has_failed, outlive_readers
 from hetsim.sweeps import job
 from hetsim.sweeps.launchers import own_plugins
 from hetsim.sweeps.record import RESUME, Refused, SweepRecord, launch_failure
@@ -36,7 +36,7 @@ from hetsim.version import __version__
 
 def main() -> None:
     """Run what was typed. Exit status 0 if every run succeeded, 1 if one failed or the user must correct it, 128 + n after signal n."""
-    outlive_readers()
+    outlive_readers("hetsim")
     if "--version" in sys.argv[1:]:  # Hydra would print its own
         print(f"hetsim {__version__}")
         sys.exit(0)
@@ -93,7 +93,7 @@ def main() -> None:
 def _exit(status: int) -> NoReturn:
     """End a rank's process at once: Python's own end stops threads that wait in the network, which C++ answers by an abort."""
     if is_launched() and "torch.distributed" in sys.modules and (status == 1 or os.environ.get(GOES_ON) == "1"):
-        sys.stdout.flush()
+        status = status or int(has_failed())
         sys.stderr.flush()
         os._exit(status)
     sys.exit(status)

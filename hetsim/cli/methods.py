@@ -29,7 +29,7 @@ def table(methods: list[Method]) -> str:
 
 def main() -> None:
     """Print the methods as text or JSON."""
-    outlive_readers()
+    outlive_readers("hetsim-methods")
     parser = Parser(
         prog="hetsim-methods", description="List the methods that hetsim ships, with a description, the paper and the policies of each."
     )

@@ -16,7 +16,7 @@ TOO_DEEP = "its files are nested hundreds deep: give the folder of another run"
 
 def main() -> None:
     """Write the files that are asked for; exit status 1 with one sentence if that cannot be done."""
-    outlive_readers()
+    outlive_readers("hetsim-report")
     parser = Parser(prog="hetsim-report", description="Write a report or a timeline of a finished run, for a web browser.")
     parser.add_argument("run", metavar="RUN", type=Path, help="the folder of a run")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a report to this file: numbers, pictures, tables and the config")

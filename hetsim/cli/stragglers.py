@@ -11,6 +11,7 @@ from hetsim.checks import printable
 from hetsim.cli.command import READING, Parser, command, of_reading, typed
 from hetsim.reports import of_stragglers, page
 from hetsim.reports.place import check_place
+from hetsim.results.reading.run_files import check_replaces_no_run
 from hetsim.results.writing.figures import save
 from hetsim.runtime.files import write_text, written_whole
 from hetsim.runtime.output import outlive_readers
@@ -26,7 +27,7 @@ torch.profiler (.json, .json.gz; one for each rank, or their folder)."""
 
 def main() -> None:
     """Print the findings; exit status 1 with one sentence if there is no job to read."""
-    outlive_readers()
+    outlive_readers("hetsim-stragglers")
     parser = Parser(prog="hetsim-stragglers", description=ABOUT)
     parser.add_argument("traces", nargs="+", metavar="TRACE", type=Path, help="a folder, or one file for each rank")
     parser.add_argument("--no-replay", action="store_true", help="do not simulate the job without stragglers")
@@ -38,6 +39,8 @@ def main() -> None:
         keep_processes_out()
         if arguments.html is not None:
             page.check_file(arguments.html)
+        if arguments.json is not None:
+            check_replaces_no_run(arguments.json)
         if arguments.picture is not None:
             check_place(arguments.picture, "--picture", ".png")
         found = find(arguments.traces, replay=not arguments.no_replay)

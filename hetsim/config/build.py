@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any
 
@@ -32,8 +32,9 @@ from hetsim.runtime.backend import Backend
 from hetsim.runtime.budget import Budget
 from hetsim.runtime.checkpointing import Checkpointing
 from hetsim.runtime.experiment import Experiment
-from hetsim.trust.names import argument_names, check_name, check_trusted, required_arguments, resolve
+from hetsim.trust.names import argument_names, check_name, check_trusted, examples, required_arguments, resolve
 from hetsim.trust.shipped import choices_with
+from hetsim.trust.signatures import is_missing, written_arguments
 from hetsim.workloads.partition import Partition
 from hetsim.workloads.task import OptimizerRecipe, Recipe, Workload
 
@@ -46,6 +47,8 @@ POLICIES: dict[str, type] = {
     "compression": Compression,
 }
 """Each axis of policies, with the class that a choice of it must be a subclass of."""
+CONSTRUCTED = {"optimizer": ("Optimizer", "params"), "learning_rate_schedule": ("LRScheduler", "optimizer")}
+"""What a class of torch.optim's must be, by its group, and the first argument of its constructor."""
 WITHIN = "schedulers"
 """The option of torch's SequentialLR and ChainedScheduler that holds schedules."""
 
@@ -117,10 +120,13 @@ def _check_targets(entries: Mapping[str, Any], trust: list[str]) -> None:
 
 
 def _check_recipe(key: str, entry: Any, group: str, trust: list[str]) -> None:
-    """As `_check_targets`, for an optimizer, or a schedule and the schedules within it. Their kinds are checked where torch is imported."""
+    """As `_check_targets`, for an optimizer, or a schedule and the schedules within it, whose options are those that its source has.
+
+    Kinds are checked where torch is imported, which a phantom never does.
+    """
     if not isinstance(entry, Mapping) or "_target_" not in entry:
         raise ValueError(f"{key} must have a _target_, such as torch.optim.SGD or torch.optim.lr_scheduler.StepLR, not {entry!r}")
-    check_name(entry["_target_"], key=f"{key}._target_", group=group, trust=trust)
+    target = check_name(entry["_target_"], key=f"{key}._target_", group=group, trust=trust)
     for option, value in entry.items():
         if option == WITHIN and group == TORCH_KEYS["learning_rate_schedule"] and isinstance(value, list):
             for index, part in enumerate(value):
@@ -128,6 +134,22 @@ def _check_recipe(key: str, entry: Any, group: str, trust: list[str]) -> None:
         elif option != "_target_":
             _refuse_targets(f"{key}.{option}", value)
             _refuse_directive(key, option)
+    _check_options(key, target, entry.keys() - {"_target_"}, group)
+
+
+def _check_options(key: str, target: str, options: Set[str], group: str) -> None:
+    """ValueError with one sentence for a class that the source of its module lacks, or an option that the source of the class lacks."""
+    name, first = CONSTRUCTED[group]
+    known = written_arguments(target)
+    if is_missing(target):
+        raise ValueError(f"{key}._target_={target} does not exist: name a class such as {' or '.join(examples(group))}")
+    if known is None:
+        return
+    if known[:1] != [first] and target.split(".")[0] == "torch":
+        raise ValueError(f"{key}._target_={target} is no {name}: name a class such as {' or '.join(examples(group))}")
+    for option in sorted(options - {*known}):
+        remedy = checks.suggestion(option, known) or ": " + checks.without(f"{key}.{option}")
+        raise ValueError(f"{key}.{option} is not an option of {target}{remedy}")
 
 
 def _refuse_targets(key: str, entry: Any) -> None:
@@ -202,7 +224,10 @@ def _recipe(entry: Mapping[str, Any]) -> Recipe:
 
 
 def refuse_unread_rates(config: DictConfig, typed: Sequence[str]) -> None:
-    """ValueError with one sentence if a rate was typed that no optimizer of this config reads."""
+    """ValueError with one sentence if a rate was typed that no optimizer of this config reads; a warning for what else does nothing."""
+    saved = config.get("checkpoint") or {}
+    if any(word.startswith("checkpoint.keep=") for word in typed) and not (saved.get("every_seconds") or saved.get("every_updates")):
+        warnings.warn("checkpoint.keep does nothing without checkpoint.every_updates or checkpoint.every_seconds: add one", stacklevel=2)
     for rate, group in RATES.items():
         entry = config.get(group)
         if not entry and any(override.split("=")[0] == rate for override in typed):

@@ -19,7 +19,7 @@ from hetsim.config.errors import sentence
 from hetsim.config.guard.yaml_size import check_size
 from hetsim.config.yaml_text import as_yaml
 from hetsim.results.reading.config_file import UNREADABLE
-from hetsim.results.reading.run_files import check_is_no_link
+from hetsim.results.reading.run_files import check_replaces_no_run
 from hetsim.runtime.files import write_text
 
 MAX_COPIES = 10_000
@@ -30,6 +30,7 @@ def check_file(file: Path) -> None:
     if file.suffix != ".yaml" or not file.parent.is_dir():
         raise ValueError(f"{file} must be called NAME.yaml, in an existing folder: the cluster is written to it")
     checks.name("FILE", file.stem)
+    check_replaces_no_run(file)
 
 
 def compose(file: Path, given: Sequence[str], words: Sequence[str]) -> None:
@@ -37,7 +38,6 @@ def compose(file: Path, given: Sequence[str], words: Sequence[str]) -> None:
     if words:
         raise ValueError(f"{words[0]} would do nothing, as --compose measures nothing: leave it out")
     check_file(file)
-    check_is_no_link(file)
     parts = [part_of(each) for each in given]
     if len({part.name for part in parts}) < len(parts):
         raise ValueError(f"--compose names a file twice, or two of one name: give PART.yaml:2 for two copies, in {' '.join(given)}")
@@ -55,7 +55,7 @@ def as_rows(file: Path, given: str, rows_file: Path, words: Sequence[str]) -> No
         raise ValueError(f"{words[0]} would do nothing, as --rows measures nothing: leave it out")
     if rows_file.suffix != ".yaml" or not rows_file.absolute().parent.is_dir():
         raise ValueError(f"--rows {rows_file} must be called NAME.yaml, in an existing folder: rows are written to it")
-    check_is_no_link(rows_file)
+    check_replaces_no_run(rows_file)
     cluster = written_cluster("FILE", file)
     if cluster.calibrated is None:
         raise ValueError(f"{file} was not calibrated, so nothing in it was measured: run hetsim-calibrate {file} first")

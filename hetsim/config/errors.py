@@ -203,6 +203,9 @@ TRANSLATIONS: dict[str, Callable[[re.Match[str], BaseException], str]] = {
     r"Ambiguous value for argument '(.*?)' 1\. ": _several_values,
     r"Sweep parameters '(.*?)' requires --multirun": lambda found, _: f"{found[1]} has several values: add -m to run each",
     r"Additional config directory '(.*?)' not found": _no_config_dir,
+    r"Cannot find primary config '(.*?)'": lambda found, _: (
+        f"--config-name {found[1]} is not a file in the folder of --config-dir: leave it out"
+    ),
     r"Interpolation key '(.*?)' not found": _unknown_reference,
     r"(?:\w+ (?:raised )?while resolving interpolation: )(.*)": _unresolved,
     r"(The following interpolation is used to denote a config key.*)": _unresolved,

@@ -16,7 +16,7 @@ from hetsim.config.build import build_experiment, refuse_unread_rates
 from hetsim.config.identity import entries_of, identity
 from hetsim.config.resolved import resolved
 from hetsim.config.yaml_text import as_yaml
-from hetsim.distributed.environment import is_launched
+from hetsim.distributed.environment import check_alone, is_launched
 from hetsim.results.reading.identity import check_holds_no_other, config_header, identity_in
 from hetsim.runtime.curve import Point
 from hetsim.runtime.experiment import Experiment
@@ -39,6 +39,8 @@ def start(
     if config.get("resume") is None:  # otherwise the rates that are typed are those of the run
         refuse_unread_rates(config, typed)
     made, backend = build_experiment(config)
+    if backend.name == "sim":
+        check_alone()
     written = entries_of(config)
     check_download(made, typed)
     its = identity(written)

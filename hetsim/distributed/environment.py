@@ -122,14 +122,15 @@ def first_rank(variables: Mapping[str, str] = os.environ) -> bool:
     return not is_launched(variables) or variables.get(_names(variables)[1]) == "0"
 
 
-def check_alone(variables: Mapping[str, str] = os.environ) -> None:
-    """ValueError with one sentence if a launcher started several processes of a run that is simulated, or hetsim's own did one."""
+def check_alone(what: str = "the same run", remedy: str = "add backend=dist, or start one process") -> None:
+    """ValueError with one sentence if a launcher started several processes, each of which would simulate this, or hetsim's own did one."""
+    variables = os.environ
     if not is_launched(variables):
         return
     by, rank, size = _names(variables)
     _whole(variables, rank)
     if (count := _whole(variables, size, at_least=1)) > 1:
-        raise ValueError(f"{by} started {count} processes, and each would simulate the same run: add backend=dist, or start one process")
+        raise ValueError(f"{by} started {count} processes, and each would simulate {what}: {remedy}")
     if by == BY_HETSIM:
         raise ValueError(f"{BY_HETSIM} starts the processes of real runs, and this one is simulated: add backend=dist, or type hetsim")
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import errno
 import io
+import os
 import sys
 from typing import Any
 
@@ -12,32 +15,69 @@ NOBODY_READS = (errno.EPIPE, errno.EIO)
 
 
 class _Output(io.FileIO):
-    """A standard stream of which nothing more is written once its reader has closed it, or once it `discards`."""
+    """A standard stream of which nothing more is written once its reader has closed it, it has failed, or it `discards`."""
 
-    discards = False
+    discards = failed = False
+    command = ""
+    """Who says on standard error why this stream has failed; empty: nobody."""
 
     def write(self, data: Any, /) -> int:
-        """As of a file; what nobody reads any more counts as written."""
+        """As of a file; what cannot be written, or nobody reads any more, counts as written."""
         if self.discards:
             return len(data)
         try:
             return super().write(data)
         except OSError as error:
-            if error.errno not in NOBODY_READS:
-                raise
+            self.discards = True
+            if error.errno not in NOBODY_READS and self.command:
+                self.failed = True
+                told = f"{self.command}: error: standard output cannot be written ({error.strerror}): send it elsewhere\n"
+                with contextlib.suppress(OSError):
+                    os.write(2, told.encode())
             return len(data)
 
 
-def outlive_readers() -> None:
-    """Let this process continue, with the status that it would have, once nobody reads its output: `| head` is no error."""
+def outlive_readers(command: str) -> None:
+    """Let this process continue, with the status that it would have, once nobody reads its output: `| head` is no error.
+
+    If its output cannot be written, as on a full disk, it continues too, says so once, and ends with status 1. A standard stream that is
+    closed is opened, since any file of a run would take its place.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
-        if stream is not None and stream is getattr(sys, f"__{name}__"):  # not that of a test or of a program around this one
-            buffer = io.BufferedWriter(_Output(stream.fileno(), "wb", closefd=False))
+        if stream is None:
+            setattr(sys, name, io.TextIOWrapper(io.BufferedWriter(io.FileIO(os.devnull, "wb"))))
+        elif stream is getattr(sys, f"__{name}__"):  # not that of a test or of a program around this one
+            raw = _Output(stream.fileno(), "wb", closefd=False)
             made = io.TextIOWrapper(
-                buffer, stream.encoding, stream.errors, line_buffering=stream.line_buffering, write_through=stream.write_through
+                io.BufferedWriter(raw),
+                stream.encoding,
+                stream.errors,
+                line_buffering=stream.line_buffering,
+                write_through=stream.write_through,
             )
             setattr(sys, name, made)
+            if name == "stdout":
+                raw.command = command
+                atexit.register(_end)
+
+
+def _end() -> None:
+    """At the end of the process, whose status Python lets nobody change by then."""
+    if has_failed():
+        os._exit(1)
+
+
+def has_failed() -> bool:
+    """Whether standard output could not be written."""
+    sys.stdout.flush()
+    raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
+    return isinstance(raw, _Output) and raw.failed
 
 
 def discard_output() -> None:

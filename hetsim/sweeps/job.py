@@ -20,7 +20,7 @@ from hetsim.config.errors import USERS, report, sentence, show_notes, show_trace
 from hetsim.config.guard.plugins import RECORD
 from hetsim.config.identity import entries_of, identity, name_of_folder
 from hetsim.config.resumed import automatic, finished_already, with_resumed
-from hetsim.distributed.environment import check_alone, first_rank
+from hetsim.distributed.environment import first_rank
 from hetsim.errors import RunFailed
 from hetsim.memory import out_of_memory
 from hetsim.results.reading.identity import finished_summary
@@ -33,7 +33,6 @@ failures: list[BaseException] = []
 """Why the single run of this command failed; it has been reported. Hydra hands no return value of a single run to `main`."""
 
 
-SIMULATOR = "hetsim.sim.Simulator"
 """The `_target_` of backend=sim."""
 ALREADY = "is there already"
 
@@ -65,7 +64,6 @@ def _single_run(config: DictConfig, folder: Path) -> None:
             if first_rank():
                 print(f"{checks.printable(os.path.relpath(folder))} holds this run, finished: nothing is left to do", flush=True)
             return
-        _check_launched(config)
         summary = start(config, folder, typed, only_run_in)
     except USERS as error:
         if verbose(sys.argv):
@@ -104,7 +102,6 @@ def _run_of_sweep(config: DictConfig, folder: Path) -> Outcome:
         print(f"hetsim: error: {reason}", file=sys.stderr, flush=True)
         return Outcome(name, typed, failure=reason)
     try:
-        _check_launched(config)
         with folder_lock(folder) if first_rank() else contextlib.nullcontext():  # a launcher's ranks share the folder
             summary = finished_summary(folder, identity(entries_of(config)))
             already = summary is not None
@@ -126,12 +123,6 @@ def _run_of_sweep(config: DictConfig, folder: Path) -> Outcome:
         for warning in () if already else summary["warnings"]:
             print(f"hetsim: warning: {name}: {warning}", file=sys.stderr, flush=True)
     return Outcome(name, typed, already)
-
-
-def _check_launched(config: DictConfig) -> None:
-    """ValueError with one sentence if this is one of several processes that would simulate the same run."""
-    if OmegaConf.select(config, "backend._target_") == SIMULATOR:
-        check_alone()
 
 
 def finished_outcome(folder: Path, typed: Sequence[str], identity: str, sweep: DictConfig) -> Outcome | None:

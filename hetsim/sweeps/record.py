@@ -97,7 +97,7 @@ class SweepRecord(Callback):
     def on_job_start(self, config: DictConfig, **_: Any) -> None:
         """Show no progress bars in other processes: they would overwrite each other."""
         if self._is_a_copy:
-            outlive_readers()
+            outlive_readers("hetsim")
             os.environ["TQDM_DISABLE"] = "1"
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **_: Any) -> None:

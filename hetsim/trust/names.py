@@ -29,7 +29,7 @@ MARK = "__hetsim_workload__"
 def check_name(path: object, *, key: str, group: str, trust: Iterable[str] = ()) -> str:
     """This name of a class, if a config may name it at this key. ValueError with one sentence if not; nothing is imported."""
     if not isinstance(path, str) or not all(part.isidentifier() for part in path.split(".")):
-        raise ValueError(f"{key}={path} is not the name of a class: give one such as {_examples(group)[0]}")
+        raise ValueError(f"{key}={path} is not the name of a class: give one such as {examples(group)[0]}")
     top = path.split(".")[0]
     shipped = SHIPPED.get(group, ())
     if current_name(path) in shipped:
@@ -45,7 +45,7 @@ def check_name(path: object, *, key: str, group: str, trust: Iterable[str] = ())
     if any(part.startswith("_") for part in (path.removeprefix(TORCH).split(".") if of_torch else [name])):
         root = TORCH if of_torch else module
         raise ValueError(
-            f"{key}={path} is not allowed: it must name a public class of {root}, such as {root}.{_examples(group)[0].split('.')[-1]}"
+            f"{key}={path} is not allowed: it must name a public class of {root}, such as {root}.{examples(group)[0].split('.')[-1]}"
         )
     return path
 
@@ -59,7 +59,7 @@ def resolve(path: str, *, key: str, group: str, kind: type, trust: Iterable[str]
     of_torch = group in TORCH_GROUPS and _within(module, TORCH)
     found = vars(sys.modules[module]).get(name) if of_torch and module in sys.modules else None
     if of_torch and found is None:
-        raise ValueError(f"{key}={path} does not exist: name a class such as {' or '.join(_examples(group))}")
+        raise ValueError(f"{key}={path} does not exist: name a class such as {' or '.join(examples(group))}")
     found = found if of_torch else _attribute(module, name, f"{key}={path}")
     if not (isinstance(found, type) and issubclass(found, kind)) or (of_torch and not _within(found.__module__, TORCH)):
         raise ValueError(f"{key}={path} is no {kind.__name__}: name a subclass of {kind.__module__}.{kind.__qualname__}")
@@ -162,7 +162,8 @@ def _owner(group: str) -> str:
     return TORCH if group in TORCH_GROUPS else f"hetsim, such as {SHIPPED[group][0]}"
 
 
-def _examples(group: str) -> tuple[str, ...]:
+def examples(group: str) -> tuple[str, ...]:
+    """Classes that a key of this group may name."""
     if group in TORCH_GROUPS:
         return (f"{TORCH}.SGD",) if group == TORCH_GROUPS[0] else (f"{TORCH}.lr_scheduler.StepLR",)
     return SHIPPED[group]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -25,18 +26,19 @@ class LMO(torch.optim.Optimizer):
         if checks.number("alpha", alpha) > 1:
             raise ValueError(f"alpha must be at most 1, not {alpha!r}")
         super().__init__(params, {"lr": lr, "alpha": alpha})
-        hidden = [group for group in self.param_groups if group.get("hidden", False)]
+        hidden = [(x, group) for group in self.param_groups if group.get("hidden", False) for x in group["params"]]
         self._matrices: torch.optim.Optimizer | None = None
-        if hidden:
-            self._matrices = torch.optim.Muon(
-                hidden, lr=lr, momentum=1 - alpha, nesterov=False, weight_decay=0.0, adjust_lr_fn="spectral_unclamped"
-            )
+        if hidden:  # "original" multiplies by √max(1, a/b); torch 2.11 has no √(a/b)
+            groups = [{"params": [x], "of": group, "shrinks": math.sqrt(min(1.0, x.shape[0] / x.shape[1]))} for x, group in hidden]
+            self._matrices = torch.optim.Muon(groups, lr=lr, momentum=1 - alpha, nesterov=False, weight_decay=0.0, adjust_lr_fn="original")
             self._matrices.state = self.state
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
         """One step: Muon without weight decay for hidden matrices, by sign for other parameters."""
         if self._matrices is not None:
+            for group in self._matrices.param_groups:
+                group["lr"] = group["of"]["lr"] * group["shrinks"]
             self._matrices.step()
         for group in self.param_groups:
             for x in () if group.get("hidden", False) else group["params"]:

@@ -212,6 +212,7 @@ def test_the_terms_that_a_backward_pass_hands_out_are_the_gradient_times_the_fac
     assert torch.equal(task.gradient(at, batch)[0], gradient)
 
 
+@pytest.mark.filterwarnings("ignore:Full backward hook is firing")  # PyTorch 2.11, of the test's own hook
 def test_a_bucket_is_handed_out_before_the_backward_pass_goes_on() -> None:
     """When the last layer's gradient is there, the first layer's is not: whoever is called may overwrite the bucket at once."""
     task = classifier()

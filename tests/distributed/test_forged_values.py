@@ -8,10 +8,10 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import asdict
 from datetime import timedelta
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,8 +28,11 @@ from hetsim.distributed.launch.host_exchange import Hosts
 from hetsim.distributed.launch.host_keeper import HostKeeper
 from hetsim.distributed.launch.host_losses import StoreToKeeper, end_key, gone_key, told_key
 from hetsim.distributed.membership.keeper import BEGAN, OVER, Keeper, SurvivingRun, View, began_key, view_key
+from hetsim.distributed.membership.membership import SAVED, Membership
 from hetsim.distributed.membership.peers import of_peer
+from hetsim.distributed.rank.joining import ServedRun
 from hetsim.distributed.rank.regrouping import RegroupingRun
+from hetsim.distributed.rank.standstill import StandstillWatch
 from hetsim.errors import RunFailed, RunOver
 from hetsim.runtime.checkpointing import StopRequest
 
@@ -65,6 +68,8 @@ KEYS: dict[str, tuple[str, Callable[[Any], object]]] = {
     "a report of a launcher": (told_key(0, 0), heard_by_keeper),
     "processes to end": (end_key(0), lambda store: [*StoreToKeeper(0, [0], lambda: store, StopRequest()).reports()]),
     "a launcher that is gone": (gone_key(0), lambda store: [*StoreToKeeper(0, [0], lambda: store, StopRequest()).reports()]),
+    "the newest checkpoint": (SAVED, lambda store: Membership.newest_saved(SimpleNamespace(_store=store))),
+    "what a rank waits for": ("waiting/0", lambda store: StandstillWatch(store, 0, lambda: [0], lambda: None, None, leads=bool)._read()),
     "a view": (view_key(1), lambda store: of_peer(store, view_key(1), View.of_entries)),
 }
 MALFORMED = ("nonsense", "{}", '"text"', "[[1]]", "[1]", "[null, null]", "NaN", "true", "1" * 5000, "[" * 100_000, "\x1b[2J")
@@ -152,6 +157,23 @@ def test_a_leader_whose_program_goes_on_believes_nobody_that_the_run_is_over() -
     RegroupingRun._run(leader, world, None)
 
 
+@pytest.mark.parametrize(("leads", "has_told", "over"), [*product([True, False], repeat=3)])
+def test_a_server_whose_program_goes_on_believes_nobody_that_the_run_is_over(leads: bool, has_told: bool, over: bool) -> None:
+    """Others would wait for each other, as the keeper of a run that is over watches nobody."""
+    failed: list[Exception] = []
+    follow = SimpleNamespace(follow=lambda *_: None, served=[0])
+    server: Any = SimpleNamespace(
+        membership=SimpleNamespace(has_told_over=has_told), record=SimpleNamespace(leads=leads), _connections=follow
+    )
+    world: Any = SimpleNamespace(mailbox=SimpleNamespace(fail=failed.append), transport=None)
+
+    ServedRun._changed(server, world, View(1, {0: 0}, over=over))
+
+    assert list(map(str, failed)) == ["another process said that the run is over before it was: the run is lost"] * (
+        leads and over and not has_told
+    )
+
+
 def answers(port: int) -> bool:
     """Whether a process listens there."""
     with socket.socket() as asking:
@@ -163,7 +185,7 @@ def answers(port: int) -> bool:
 @pytest.mark.parametrize("key", [OVER, view_key(1)])
 @pytest.mark.parametrize("method", ["ssgd", "local_sgd", "asgd"])
 def test_a_forged_end_of_a_run_is_no_success(method: str, key: str, tmp_path: Path) -> None:
-    """Nor does it leave a summary, whichever method; a server goes on with its work, and needs to be ended."""
+    """Nor does it leave a summary, whichever method, and nobody waits for the work to be done."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     size = 5 if method == "asgd" else 4
@@ -177,9 +199,6 @@ def test_a_forged_end_of_a_run_is_no_success(method: str, key: str, tmp_path: Pa
         store = run_store(dist.TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(minutes=1)), 0)
         wait_for(lambda: store.check([BEGAN]))
         store.set(key, "" if key == OVER else json.dumps([1, [], [], True]))
-        if method == "asgd" and key == OVER:
-            time.sleep(1)
-            os.kill(launcher.pid, signal.SIGINT)
         _, told = launcher.communicate(timeout=120)
     finally:
         if launcher.poll() is None:

@@ -8,16 +8,19 @@ import re
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from running import free_port
 from worlds import exit_status
 
+import hetsim
 from hetsim.cli import main
 from hetsim.distributed.environment import WATCH, Launched, check_alone, first_rank, is_launched, launched
 from hetsim.distributed.launch import interface
 from hetsim.distributed.launch.interface import LOOPBACK, interface_to
+from hetsim.errors import RunFailed
 
 PLAIN = {"RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "10.0.0.7", "MASTER_PORT": "29500"}
 STEP = {
@@ -144,18 +147,42 @@ def test_several_processes_do_not_simulate_the_same_run(
     assert not [*tmp_path.rglob("summary.json")]
 
 
-def test_one_process_may_simulate() -> None:
+PHANTOM = ("workload=phantom", "budget.updates=3", "pictures=false")
+FROM_PYTHON: dict[str, Callable[[], object]] = {
+    "hetsim.run": lambda: hetsim.run(*PHANTOM, folder="run"),
+    "hetsim.sweep": lambda: hetsim.sweep({"workload": "phantom", "seed": [0, 1]}, folder="sweep"),
+    "hetsim.advise": lambda: hetsim.advise("cluster=uniform4", "timing", "method=ssgd", processes=1),
+    "hetsim.search": lambda: hetsim.search(
+        *PHANTOM, "method=ssgd", "batch_size=64,128", objective="updates_per_second", folder="search", trials=1
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("call", FROM_PYTHON)
+@pytest.mark.parametrize("variables", [PLAIN, {**PLAIN, "RANK": "0", "WORLD_SIZE": "1", WATCH: "1:2"}], ids=["torchrun", "hetsim-launch"])
+def test_no_call_simulates_in_several_processes(
+    call: str, variables: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor in one of hetsim-launch, whose purpose is to run for real."""
+    monkeypatch.chdir(tmp_path)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+
+    with pytest.raises((ValueError, RunFailed), match=r"each would simulate the same|starts the processes of real runs"):
+        FROM_PYTHON[call]()
+    assert not [*tmp_path.rglob("summary.json")]
+
+
+@pytest.mark.parametrize(
+    "variables", [{}, {"RANK": "0", "WORLD_SIZE": "1"}, {**STEP, "SLURM_STEP_NUM_TASKS": "1"}, without(STEP, "SLURM_PROCID")]
+)
+def test_one_process_may_simulate(variables: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a launcher, of SLURM's, or of nobody."""
-    check_alone({})
-    check_alone({"RANK": "0", "WORLD_SIZE": "1"})
-    check_alone({**STEP, "SLURM_STEP_NUM_TASKS": "1"})
-    check_alone(without(STEP, "SLURM_PROCID"))
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
 
-
-def test_hetsims_own_launcher_starts_no_simulation() -> None:
-    """Also not in a single process: nothing real would have been measured."""
-    with pytest.raises(ValueError, match=r"^hetsim-launch starts the processes of real runs, and this one is simulated: add backend"):
-        check_alone({"RANK": "0", "WORLD_SIZE": "1", WATCH: "1:2"})
+    check_alone()
 
 
 def test_a_step_whose_script_sets_some_of_the_variables_is_one_of_slurm() -> None:

@@ -124,14 +124,16 @@ def test_muon_is_torchs_muon_on_hidden_matrices_and_adamw_on_the_rest(adjust: st
     assert torch.equal(moved, by_torch(its, theirs, given))
 
 
+@pytest.mark.parametrize(("inputs", "hidden"), [(4, 6), (6, 4)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_lmo_steps_along_singular_vectors_and_signs_of_the_momentum(dtype: torch.dtype):
+def test_lmo_steps_along_singular_vectors_and_signs_of_the_momentum(dtype: torch.dtype, inputs: int, hidden: int):
     """Of hidden matrices as torch's Muon does without Nesterov and weight decay, bit for bit; of others written out."""
-    its = nn.Sequential(nn.Linear(4, 6, bias=False), nn.Linear(6, 3, bias=False)).to(dtype)
+    its = nn.Sequential(nn.Linear(inputs, hidden, bias=False), nn.Linear(hidden, 3, bias=False)).to(dtype)
     at = nn.utils.parameters_to_vector(its.parameters()).detach().clone()
     given = gradients(6, at)
-    theirs = torch.optim.Muon([its[0].weight], lr=0.02, momentum=0.75, nesterov=False, weight_decay=0.0, adjust_lr_fn="spectral_unclamped")
-    m, x = torch.zeros(18, dtype=dtype), at[24:].clone()
+    lr = 0.02 * min(1.0, (hidden / inputs) ** 0.5)  # torch multiplies by √max(1, a/b)
+    theirs = torch.optim.Muon([its[0].weight], lr=lr, momentum=0.75, nesterov=False, weight_decay=0.0, adjust_lr_fn="original")
+    m, x = torch.zeros(3 * hidden, dtype=dtype), at[24:].clone()
     for gradient in given:
         m = m.lerp(gradient[24:], 0.25)
         x = x - 0.02 * m.sign()

@@ -16,7 +16,6 @@ from hetsim.config.cluster_files import check_file
 from hetsim.config.yaml_text import as_yaml
 from hetsim.results.reading.finished import check_has, read_summary
 from hetsim.results.reading.intervals import read_trace
-from hetsim.results.reading.run_files import check_is_no_link
 from hetsim.runtime.files import write_text
 
 KINDS = {"gradient": "samples", "update": "samples", "all_reduce": "nbytes"}
@@ -29,7 +28,6 @@ def from_trace(file: Path, run: Path, words: Sequence[str]) -> None:
     if words:
         raise ValueError(f"{words[0]} would do nothing, as --from-trace measures nothing: leave it out")
     check_file(file)
-    check_is_no_link(file)
     summary = read_summary(run)
     check_has(run, summary, "num_workers", "num_updates", "workload")
     num_workers = summary["num_workers"]

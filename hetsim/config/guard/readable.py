@@ -41,9 +41,12 @@ def _check_choice(word: str, override: Override) -> None:
     if override.is_add() or override.is_force_add():
         if isinstance(value, str):
             raise ValueError(f"{word} adds nothing, because {group} is chosen already: type {word.lstrip('+')}")
+    elif value is None and not override.is_sweep_override():
+        instead = f"type {group}=none" if "none" in choices(group) else f"leave it out, or type one of {', '.join(choices(group))}"
+        raise ValueError(f"{word} names no choice: {instead}")
     elif value == "":
         raise ValueError(f"{word} names no choice: type one of {', '.join(choices(group))}")
-    elif not isinstance(value, str | list | dict) and value is not None and not override.is_sweep_override():
+    elif not isinstance(value, str | list | dict) and not override.is_sweep_override():
         raise ValueError(f"{word} names no choice{suggestion(value, choices(group))}: type one of {', '.join(choices(group))}")
 
 

@@ -23,6 +23,7 @@ from hetsim.distributed.launch.rendezvous import RENDEZVOUS_TIMEOUT
 from hetsim.distributed.membership.faults import Schedule
 from hetsim.distributed.membership.keeper import failed_key
 from hetsim.distributed.membership.membership import Membership, failed_elsewhere
+from hetsim.distributed.membership.peers import moment, of_peer
 from hetsim.distributed.pacing.cpu_quota import Uncapped
 from hetsim.distributed.pacing.padding import Pace, clock, reduce_timer_slack
 from hetsim.distributed.rank.joining import ServedRun
@@ -135,7 +136,7 @@ def take_part_elastically(
             store = connect()
             store.set(f"clock/{rank}", repr(clock_id()))
             if started.incarnation:
-                ids = [float(store.get(f"clock/{other}")) for other in range(experiment.num_ranks)]
+                ids = [of_peer(store, f"clock/{other}", moment) for other in range(experiment.num_ranks)]
                 clocks = Clocks(ids, leader=leader)
         if not started.incarnation:  # the others get weights from the leader, and by then the file may have been replaced
             checkpoint = resumed(experiment, task, optimizers)

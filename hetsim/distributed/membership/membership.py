@@ -10,9 +10,11 @@ import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from threading import Condition, Event, Thread
 from typing import Any
 
+from hetsim import checks
 from hetsim.distributed.communication.gloo import Group
 from hetsim.distributed.membership.keeper import (
     BEGAN,
@@ -53,6 +55,11 @@ def failed_elsewhere() -> RunFailed:
     return error
 
 
+def over_too_early() -> RunFailed:
+    """What ends the run on the leader, which alone may say that the run is over."""
+    return RunFailed("another process said that the run is over before it was: the run is lost")
+
+
 class Membership:
     """One process's part: its rank, how often that was started before, and the newest view.
 
@@ -88,6 +95,7 @@ class Membership:
         self.group: Group | None = None
         """That of the generation that this process takes part in, if it regroups: it is interrupted when there is a newer one."""
         self.broken: Exception | None = None
+        self.has_told_over = False
         self.ledger = Ledger(members)
         Thread(target=self._follow, args=(connect(),), daemon=True).start()
 
@@ -188,10 +196,11 @@ class Membership:
 
     def newest_saved(self) -> int | None:
         """The version of the newest checkpoint of this run that is complete; None: it has made none."""
-        return int(self._store.get(SAVED)) if self._store.check([SAVED]) else None
+        return of_peer(self._store, SAVED, partial(checks.whole, "version", least=0)) if self._store.check([SAVED]) else None
 
     def tell_over(self) -> None:
         """On the leader: its program has ended."""
+        self.has_told_over = True
         self._store.set(OVER, "")
 
     def wait_until_over(self) -> bool:
@@ -252,7 +261,7 @@ class Membership:
                 gone = f"rank {self.rank} was suspected to be lost, and is not missed any more"
                 raise RunFailed(gone) from PeerLost(gone)
             go = go_key(view.generation)
-            if self._store.add(f"here/{view.generation}", 1) == len(view.members):
+            if self._store.add(f"here/{view.generation}", 1) >= len(view.members):
                 self._store.compare_set(go, "", "go")
             if self._store.get(go).decode() != VOID:
                 with self._changed:

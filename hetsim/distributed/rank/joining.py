@@ -15,7 +15,7 @@ from hetsim.distributed.communication.gloo import Group
 from hetsim.distributed.communication.mailbox import Mailbox
 from hetsim.distributed.communication.transport import Transport
 from hetsim.distributed.membership.keeper import View
-from hetsim.distributed.membership.membership import Membership
+from hetsim.distributed.membership.membership import Membership, over_too_early
 from hetsim.distributed.rank.elastic import ElasticRun
 from hetsim.distributed.rank.world import ProcessWorld
 from hetsim.effects import PeerLost
@@ -118,6 +118,8 @@ class ServedRun(ElasticRun):
             self._end_quietly()
 
     def _changed(self, world: ProcessWorld, view: View) -> None:
+        if view.over and self.record.leads and not self.membership.has_told_over:
+            world.mailbox.fail(over_too_early())
         if self._connections.served or self.rank == self.experiment.leader:
             self._connections.follow(view, world.mailbox, world.transport)
 

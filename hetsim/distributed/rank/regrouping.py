@@ -19,7 +19,7 @@ from hetsim.distributed.communication.mailbox import Mailbox
 from hetsim.distributed.communication.reduction import Reduction
 from hetsim.distributed.communication.transport import Transport
 from hetsim.distributed.membership.keeper import Loss, View
-from hetsim.distributed.membership.membership import MEMBERSHIP_CHANGED, Membership
+from hetsim.distributed.membership.membership import MEMBERSHIP_CHANGED, Membership, over_too_early
 from hetsim.distributed.rank.elastic import ElasticRun
 from hetsim.distributed.rank.parts import RankParts
 from hetsim.distributed.rank.succession import LAG, Succession, Told
@@ -217,7 +217,7 @@ class RegroupingRun(ElasticRun):
             except RunOver:
                 if membership.view.over:
                     if self.record.leads:  # who else may say it?
-                        raise RunFailed("another process said that the run is over before it was: the run is lost") from None
+                        raise over_too_early() from None
                     return
                 # otherwise the last version is made, though nobody has told yet
             if self.record.leads:

@@ -17,6 +17,8 @@ from dataclasses import asdict, dataclass, field
 from threading import Event, Thread
 from typing import Any, Protocol
 
+from hetsim import checks
+from hetsim.distributed.membership.peers import of_peer, text
 from hetsim.errors import RunFailed
 
 POLL_SECONDS = 1.0
@@ -107,6 +109,10 @@ class StandstillWatch:
                 elif all(now > polls[rank] for rank, now in found[0].items()) and poll - since >= patience(found[1]):
                     self._report(RunFailed(sentence(found[1])))
                     return
+            except RunFailed as error:  # what a rank has written is nothing that a rank writes
+                if self._report is not None:
+                    self._report(error)
+                return
             except Exception:  # the run has ended, and the store with it
                 return
 
@@ -116,12 +122,27 @@ class StandstillWatch:
         keys = [self._key(rank) for rank in ranks]
         if not self._store.check(keys):
             return None
-        found = {rank: json.loads(self._store.get(key)) for rank, key in zip(ranks, keys, strict=True)}
+        found = {rank: of_peer(self._store, key, _polled) for rank, key in zip(ranks, keys, strict=True)}
         return {rank: poll for rank, (poll, _) in found.items()}, {rank: waiting for rank, (_, waiting) in found.items()}
 
     @staticmethod
     def _key(rank: int) -> str:
         return f"waiting/{rank}"
+
+
+def _polled(entries: Any) -> tuple[int, dict[str, Any] | None]:
+    """What a rank has written: the number of its poll, and what it waits for."""
+    poll, waiting = entries
+    if waiting is not None:
+        checks.whole("num_asked", waiting["num_asked"], least=0)
+        checks.flag("ended", waiting["ended"])
+        text(waiting["what"])
+        text(waiting["collective"] or "")
+        for counts in (waiting["sent"], waiting["arrived"]):
+            for rank, count in counts.items():
+                checks.whole("a count", count, least=0)
+                int(rank)
+    return checks.whole("poll", poll), waiting
 
 
 def standing_still(ranks: Mapping[int, dict[str, Any] | None]) -> bool:

@@ -73,7 +73,11 @@ def read_points(run: Path) -> Curve:
         raise ValueError(f"{path} lacks {', '.join(missing)}: {REMEDY}")
     if wrong := [name for name in head if not name.isidentifier()] + [name for name in head if head.count(name) > 1]:
         raise ValueError(f"{path} has the column {shown(wrong[0])}, and must have each by one name of letters, digits and _: {REMEDY}")
-    return [_point(f"{path}, line {line}", head, dict(zip(head, row, strict=False))) for line, row in enumerate(rows, 2) if row]
+    points = [_point(f"{path}, line {line}", head, dict(zip(head, row, strict=False))) for line, row in enumerate(rows, 2) if row]
+    for (before, _), (after, _) in itertools.pairwise(points):
+        if after < before:
+            raise ValueError(f"{path} goes back from {before} to {after} seconds, as no curve of a run does: {REMEDY}")
+    return points
 
 
 def curve_table(run: Path) -> Any:

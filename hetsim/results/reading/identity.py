@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hetsim.results.reading.finished import read_summary
-from hetsim.results.reading.keys import CHANGE_NO_FILE, without, without_added
+from hetsim.results.reading.keys import AS_TYPED, CHANGE_NO_FILE, FRACTIONS, without, without_added
 from hetsim.results.reading.run_files import REMEDY, from_json, is_text, read_text, shown
 from hetsim.trust.registry import first_name
 
@@ -22,22 +22,38 @@ MAX_NESTED = 8
 """The depth from which a mapping counts by its hash: what is quoted again at each level doubles its length."""
 
 
+MAX_EXACT = 2**53
+"""Up to which each whole number is a float, too."""
+
+
 def identity_of(entries: Mapping[str, Any]) -> str:
     """Twelve hexadecimal digits: equal for equal resolved configs, different if any value differs that may change a file.
 
     Runs of earlier versions of hetsim keep their identity. A class that has moved counts by its first name. A later key does not count at
-    the value that leaves a run unchanged.
+    the value that leaves a run unchanged. A number counts by its value: 1 and 1.0 are one.
     """
     counted = without(without_added(entries), CHANGE_NO_FILE)
     return hashlib.sha256(repr(_ordered(counted)).encode()).hexdigest()[:12]
 
 
-def _ordered(entry: Any, depth: int = 0) -> Any:
+def _ordered(entry: Any, key: str = "", depth: int = 0) -> Any:
     if isinstance(entry, Mapping):
-        named = ((key, first_name(value) if key == "_target_" else value) for key, value in entry.items())
-        ordered = tuple(sorted((repr(key), repr(_ordered(value, depth + 1))) for key, value in named))
+        named = ((name, first_name(value) if name == "_target_" else value) for name, value in entry.items())
+        within = key if key in AS_TYPED else ""
+        ordered = tuple(sorted((repr(name), repr(_ordered(value, within or str(name), depth + 1))) for name, value in named))
         return ordered if depth < MAX_NESTED else hashlib.sha256(repr(ordered).encode()).hexdigest()
-    return [_ordered(part, depth + 1) for part in entry] if isinstance(entry, list | tuple) else entry
+    if isinstance(entry, list | tuple):
+        return [_ordered(part, key, depth + 1) for part in entry]
+    return entry if key in AS_TYPED else number(key, entry)
+
+
+def number(key: str, value: Any) -> Any:
+    """A value of this key in the one form that counts: a whole number with a decimal point or without one, as shipped configs have it."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return value
+    if key in FRACTIONS:
+        return float(value) + 0.0 if abs(value) < MAX_EXACT else value  # -0.0 is 0
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def folder_name(sweep: Path, entries: Mapping[str, Any], identity: str) -> str:
@@ -48,7 +64,7 @@ def folder_name(sweep: Path, entries: Mapping[str, Any], identity: str) -> str:
     cluster, backend = entries.get("cluster"), entries.get("backend")
     place = cluster.get("name") if isinstance(cluster, Mapping) else cluster
     target = first_name(str(backend.get("_target_"))).split(".") if isinstance(backend, Mapping) else []
-    name = f"{legal(entries.get('method'))}-{legal(place)}-s{legal(entries.get('seed'), max_letters=20)}"
+    name = f"{legal(entries.get('method'))}-{legal(place)}-s{legal(number('seed', entries.get('seed')), max_letters=20)}"
     earlier = f"{name}-{identity}"
     return earlier if (sweep / earlier).is_dir() else f"{name}-{legal(''.join(target[1:2]), max_letters=8)}-{identity}"
 

@@ -21,7 +21,7 @@ Span = tuple[float, float]
 """Start and end."""
 
 COLUMNS = ["start", "end", "rank", "kind"]
-COUNTS = ("samples", "staleness", "nbytes")
+COUNTS = ("version", "samples", "staleness", "nbytes")
 WORK, COMMUNICATION = ("gradient", "update"), ("message", "all_reduce", "gather")
 """Kinds of intervals; those of one rank overlap where it computes while it communicates."""
 MAX_RANKS = 32

@@ -23,6 +23,16 @@ VARY_IN_A_COMPARISON = (*CHANGE_NO_NUMBER, "backend", "device", "evaluate_every_
 """Keys whose differences `hetsim-compare` does not report. It compares backends, and of the evaluations only the last."""
 
 
+FRACTIONS = (
+    *("activation", "bytes_per_second", "caution", "dead_band", "downlink_bytes_per_second", "exponent", "learning_rate"),
+    *("local_learning_rate", "local_share", "lost_after_seconds", "lr", "momentum", "most", "scale", "smoothing", "strength"),
+    "uplink_bytes_per_second",
+)
+"""Keys that shipped configs give a whole number with a decimal point, such as 1.0. Those of all other keys count without one."""
+AS_TYPED = ("options", "model_options")
+"""Keys of the user's own functions, to which 1 and 1.0 may be two values."""
+
+
 def is_one_of(key: str, keys: Collection[str]) -> bool:
     """Whether a dotted key is one of these, or within one."""
     return key in keys or key.partition(".")[0] in keys

@@ -42,6 +42,13 @@ def check_is_no_link(path: Path) -> None:
         raise ValueError(f"{path} is a link, and is not followed: put the file itself there, or move that run elsewhere")
 
 
+def check_replaces_no_run(path: Path) -> None:
+    """ValueError with one sentence for a file to write that is a link, or belongs to a finished run."""
+    check_is_no_link(path)
+    if path.name in ("summary.json", "config.yaml") and (path.parent / "summary.json").exists():
+        raise ValueError(f"{path} is a file of a finished run, and would be replaced: give another name")
+
+
 def from_json(what: str, text: str) -> Any:
     """What this JSON text holds; ValueError with one sentence that begins with `what` if it cannot be read."""
     try:

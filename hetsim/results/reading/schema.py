@@ -39,6 +39,8 @@ WHOLE = Kind("a whole number", _is_whole)
 COUNT = Kind("a whole number above 0", lambda value: _is_whole(value) and value > 0)
 NUMBER = Kind(f"a number of at most {MAX_NUMBER:g}", is_number)
 NUMBER_OR_NULL = Kind(f"a number of at most {MAX_NUMBER:g}, or null", lambda value: value is None or is_number(value))
+AMOUNT = Kind(f"a number from 0 to {MAX_NUMBER:g}", lambda value: is_number(value) and value >= 0)
+AMOUNT_OR_NULL = Kind(f"a number from 0 to {MAX_NUMBER:g}, or null", lambda value: value is None or AMOUNT.holds(value))
 NUMBERS = Kind("a list of numbers", _each(is_number))
 FLAG = Kind("true or false", lambda value: isinstance(value, bool))
 MAPPING = Kind("a mapping", _is_mapping)
@@ -79,11 +81,11 @@ SUMMARY = {
     **dict.fromkeys(NAMES, TEXT),
     "seed": WHOLE,
     "num_workers": COUNT,
-    "num_nonfinite_gradients": NUMBER,
-    **dict.fromkeys(("num_updates", "num_samples", "num_samples_discarded", "num_samples_in_flight"), NUMBER),
-    **dict.fromkeys(("seconds", "profile_seconds", "wall_seconds", "staleness_max"), NUMBER_OR_NULL),
-    **dict.fromkeys(("staleness_mean", "staleness_p50", "staleness_p95"), NUMBER_OR_NULL),
-    **dict.fromkeys(("updates_per_second", "samples_per_second", "idle_share"), NUMBER_OR_NULL),
+    **dict.fromkeys(("num_updates", "num_samples", "num_samples_discarded", "num_nonfinite_gradients"), AMOUNT),
+    "num_samples_in_flight": NUMBER,
+    **dict.fromkeys(("seconds", "profile_seconds", "wall_seconds", "staleness_max"), AMOUNT_OR_NULL),
+    **dict.fromkeys(("staleness_mean", "staleness_p50", "staleness_p95", "updates_per_second", "samples_per_second"), AMOUNT_OR_NULL),
+    "idle_share": NUMBER_OR_NULL,  # of a real run it is measured by several clocks
     "batch_sizes": or_quantiles(NUMBERS),
     "final": MAPPING,
     **dict.fromkeys(("final.train_loss", "final.test_accuracy"), NUMBER_OR_NULL),

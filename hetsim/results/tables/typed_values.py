@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections.abc import Sequence
 from pathlib import PurePosixPath
 
 from hetsim.cluster.quantities import kind_of
@@ -31,7 +32,7 @@ def same(key: str, one: str, other: str) -> bool:
 def _value(key: str, text: str) -> object:
     text = unescaped(text.strip()).strip("'\"").strip()
     if text[:1] in ("[", "{") and text[1:]:
-        return [_value("", part) for part in PART.split(text) if part.strip()]
+        return _nested(key, [part.strip() for part in PART.split(text) if part.strip()])
     if (named := {"none": "null", "null": "null", "true": "true", "false": "false"}.get(text.lower())) is not None:
         return named
     with contextlib.suppress(ValueError):
@@ -41,3 +42,17 @@ def _value(key: str, text: str) -> object:
             return float(kind.read(key, text))
     path = PurePosixPath(text)
     return path.stem if path.suffix == ".yaml" and path.parent.name == key else text
+
+
+def _nested(key: str, parts: Sequence[str]) -> list[object]:
+    """The parts of a list or a mapping, each as a value of its own key."""
+    path, found = [key], list[object]()
+    for part, following in zip(parts, [*parts[1:], ""], strict=True):
+        if part in ("[", "{"):
+            path.append("0")
+        elif part in ("]", "}"):
+            path[1:] = path[1:-1]
+        elif following == ":":
+            path[-1] = part
+        found.append(part if PART.fullmatch(part) or following == ":" else _value(".".join(path), part))
+    return found
