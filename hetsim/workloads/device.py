@@ -12,7 +12,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from hetsim import checks
 
@@ -24,6 +24,9 @@ SHARE_OF_FREE_MEMORY = 0.5
 
 class Device(ABC):
     """What holds a task's vectors and computes its gradients and updates."""
+
+    in_cpu_memory: ClassVar[bool] = False
+    """Whether its tensors are in the CPU's memory, where `begin_fetch` has nothing to wait for."""
 
     name: str
     """As torch names it."""
@@ -105,6 +108,7 @@ class CPU(Device):
     """Nothing is queued: a function returns when its result is computed."""
 
     name: str = "cpu"
+    in_cpu_memory = True
 
     def __init__(self, autocast: str | None = None) -> None:
         self.autocast = autocast

@@ -116,6 +116,8 @@ def test_threads_of_a_rank_hand_each_other_what_is_done(on_devices: bool) -> Non
 class Slow(CPU):
     """Its copies come when the test says so."""
 
+    in_cpu_memory = False
+
     def __init__(self) -> None:
         super().__init__()
         self.come = Event()
@@ -152,6 +154,8 @@ def test_a_sender_goes_on_while_its_payload_comes_from_the_device() -> None:
 
 class Copies(CPU):
     """Copies what is fetched, and knows which copies live."""
+
+    in_cpu_memory = False
 
     def __init__(self) -> None:
         super().__init__()

@@ -318,12 +318,16 @@ def test_what_was_started_goes_on_while_the_program_computes() -> None:
 
 def test_headers_keep_numbers_and_ranges() -> None:
     """What a header says survives the wire to the last bit, and the payload's size goes before it."""
-    header, payload = decoded(encoded({"version": 7, "seconds": 0.1 + 0.2, "batch": Batch(3, 4)}, torch.zeros(5, dtype=torch.float64)))
+    numbers = torch.linspace(0, 1, 5, dtype=torch.float64)
+    header, expected = decoded(encoded({"version": 7, "seconds": 0.1 + 0.2, "batch": Batch(3, 4)}, numbers))
 
     assert header == {"version": 7, "seconds": 0.1 + 0.2, "batch": Batch(3, 4)}
-    assert payload.shape == (5,)
-    assert payload.dtype == torch.float64
-    assert decoded(encoded({}, Phantom(12, 2))) == ({}, Phantom(12, 2))
+    assert expected is not None
+    assert expected.nbytes == 40
+    assert torch.equal(expected.of(numbers.view(torch.uint8)), numbers)
+    _, expected = decoded(encoded({}, Phantom(12, 2)))
+    assert expected is not None
+    assert (expected.nbytes, expected.of(torch.empty(12))) == (12, Phantom(12, 2))
     assert decoded(encoded({}, None)) == ({}, None)
 
 

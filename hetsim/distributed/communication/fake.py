@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import product
+from collections.abc import Callable
 from queue import SimpleQueue
 from threading import Condition
 
@@ -10,9 +10,6 @@ import torch
 
 from hetsim.distributed.communication.transport import Transport
 from hetsim.effects import PeerLost
-
-LANES = 3
-"""The program's messages and collectives, those of its second thread, and those for control."""
 
 
 class FakeNetwork:
@@ -22,7 +19,7 @@ class FakeNetwork:
         self.size = size
         self.lost: set[int] = set()
         self.changed = Condition()
-        self._queues: dict[tuple[int, int, int], SimpleQueue[torch.Tensor | None]] = {}
+        self._queues: dict[tuple[int, int, int, int], SimpleQueue[torch.Tensor | None]] = {}
         self._entered: dict[tuple[int, int], dict[int, torch.Tensor]] = {}
 
     def transport(self, rank: int) -> FakeTransport:
@@ -36,13 +33,17 @@ class FakeNetwork:
         with self.changed:
             self.lost.add(rank)
             self.changed.notify_all()
-        for lane, receiver in product(range(LANES), range(self.size)):
-            self.queue(lane, rank, receiver).put(None)
+            for (_, sender, _, _), queue in self._queues.items():
+                if sender == rank:
+                    queue.put(None)
 
-    def queue(self, lane: int, sender: int, receiver: int) -> SimpleQueue[torch.Tensor | None]:
+    def queue(self, lane: int, sender: int, receiver: int, tag: int) -> SimpleQueue[torch.Tensor | None]:
         """The queue of messages from one rank to another."""
         with self.changed:
-            return self._queues.setdefault((lane, sender, receiver), SimpleQueue())
+            its = self._queues.setdefault((lane, sender, receiver, tag), SimpleQueue())
+            if sender in self.lost:
+                its.put(None)
+            return its
 
     def exchange(self, lane: int, serial: int, rank: int, tensor: torch.Tensor) -> list[torch.Tensor]:
         """The tensors of all ranks in the collective with this number, in rank order; waits until all have entered."""
@@ -61,6 +62,7 @@ class FakeTransport(Transport):
     """One rank's side of a `FakeNetwork`."""
 
     def __init__(self, network: FakeNetwork, rank: int, *, lane: int) -> None:
+        super().__init__()
         self.network = network
         self.rank = rank
         self.size = network.size
@@ -70,16 +72,20 @@ class FakeTransport(Transport):
         self._lane = lane
         self._num_collectives = 0
 
-    def send(self, tensor: torch.Tensor, to: int) -> None:
+    def begin_send(self, tensor: torch.Tensor, to: int, tag: int = 0) -> Callable[[], object]:
         if to in self.network.lost:
             raise PeerLost(f"rank {to} is gone")
-        self.network.queue(self._lane, self.rank, to).put(tensor.clone())
+        self.network.queue(self._lane, self.rank, to, tag).put(tensor.clone())
+        return bool
 
-    def receive(self, tensor: torch.Tensor, source: int) -> None:
-        message = self.network.queue(self._lane, source, self.rank).get()
-        if message is None:
-            raise PeerLost(f"rank {source} is gone")
-        tensor.copy_(message)
+    def begin_receive(self, tensor: torch.Tensor, source: int, tag: int = 0) -> Callable[[], object]:
+        def wait() -> None:
+            message = self.network.queue(self._lane, source, self.rank, tag).get()
+            if message is None:
+                raise PeerLost(f"rank {source} is gone")
+            tensor.view(torch.uint8).copy_(message.view(torch.uint8))  # bytes, as gloo
+
+        return wait
 
     def all_to_all(self, parts: torch.Tensor, mine: torch.Tensor) -> None:
         of_ranks = self._exchange(mine)

@@ -58,6 +58,7 @@ class GlooTransport(Transport):
     """
 
     def __init__(self, gloo: Any, rank: int, members: Sequence[int], standing: Standing | None = None) -> None:
+        super().__init__()
         self.rank = rank
         self.members = members
         self.size = len(self.members)
@@ -81,13 +82,21 @@ class GlooTransport(Transport):
         finally:
             dist.destroy_process_group()
 
-    def send(self, tensor: torch.Tensor, to: int) -> None:
-        with realtime_priority(), peer_errors(to):
-            self._gloo.send([tensor], self.members.index(to), 0).wait(TIMEOUT)
+    def begin_send(self, tensor: torch.Tensor, to: int, tag: int = 0) -> Callable[[], None]:
+        return self._begun(self._gloo.send, tensor, to, tag)
 
-    def receive(self, tensor: torch.Tensor, source: int) -> None:
-        with realtime_priority(), peer_errors(source):
-            self._gloo.recv([tensor], self.members.index(source), 0).wait(TIMEOUT)
+    def begin_receive(self, tensor: torch.Tensor, source: int, tag: int = 0) -> Callable[[], None]:
+        return self._begun(self._gloo.recv, tensor, source, tag)
+
+    def _begun(self, begin: Callable[..., Any], tensor: torch.Tensor, peer: int, tag: int) -> Callable[[], None]:
+        with realtime_priority(), peer_errors(peer):
+            work = begin([tensor], self.members.index(peer), tag)
+
+        def wait() -> None:
+            with realtime_priority(), peer_errors(peer):
+                work.wait(TIMEOUT)
+
+        return wait
 
     def lose(self, peer: int) -> None:
         self._standing.lost.add(peer)

@@ -1,7 +1,7 @@
 """Messages between processes: for each peer a thread that receives and one that sends, and one inbox ordered by due time.
 
-Gloo's sends block until they are received, its receive from any rank does not notice a killed peer, and its asynchronous
-receives do not report completion. So each peer has a thread with a blocking receive, and a thread with a queue of sends.
+Gloo's receive from any rank does not notice a killed peer, and its asynchronous sends and receives do not report completion. So each peer
+has a thread that waits for what it sends, and a thread that waits until what is sent to it has arrived.
 
 With padding, a message is due when the description says. If its way shares links, its header has the number of its transfer, and it is
 due after the end of that, which may change until then as other transfers begin.
@@ -13,16 +13,13 @@ import math
 from collections.abc import Callable, Iterable
 from math import inf
 from operator import attrgetter
-from queue import SimpleQueue
 from threading import Condition, Thread
 from typing import Any, overload
 
-import torch
-
-from hetsim.distributed.communication.outbox import Outgoing, send_next
+from hetsim.distributed.communication.outbox import Incoming, Outbox
 from hetsim.distributed.communication.state_questions import Answering, StateQuestions, about_states
-from hetsim.distributed.communication.transport import LOOK_SECONDS, Transport, as_tensor
-from hetsim.distributed.communication.wire import HEADER_BYTES, Arrival, decoded, encoded
+from hetsim.distributed.communication.transport import LOOK_SECONDS, Transport
+from hetsim.distributed.communication.wire import Arrival, encoded
 from hetsim.distributed.pacing.link_emulator import LinkEmulator
 from hetsim.distributed.pacing.padding import Pace, realtime_priority, reduce_timer_slack
 from hetsim.effects import PeerLost
@@ -41,6 +38,7 @@ class Mailbox:
         seconds: `seconds(peer, nbytes)` is the described time of a message from this peer.
         links: the links that messages share, if there are any.
         device: payloads are sent from this device. Received ones are in CPU memory.
+        usual: the bytes of most payloads, the same at all peers; these arrive with less delay. 0: nothing is known of them.
         goes_on: whether the run survives the loss of a peer. Each loss is then raised once, after the messages that had arrived from the
             peer. Messages to a lost peer are dropped. A new process of its rank may `connect`.
         joins: whether this worker joins a run under way: RunOver is raised if that run has ended.
@@ -50,7 +48,7 @@ class Mailbox:
 
     def __init__(
         self, transport: Transport, peers: Iterable[int], seconds: Callable[[int, int], float], pace: Pace, *, began: float,
-        links: LinkEmulator | None = None, device: Device | None = None,
+        links: LinkEmulator | None = None, device: Device | None = None, usual: int = 0,
         goes_on: bool = False, joins: bool = False, on_loss: Callable[[int], object] = bool, answering: Answering | None = None,
     ) -> None:  # fmt: skip
         self._transport = transport
@@ -59,6 +57,7 @@ class Mailbox:
         self._closing = self._abandoned = False
         self._on_loss = on_loss
         self._device = device or CPU()
+        self._usual = usual
         self._seconds = seconds
         self._began = began
         self._broken: Exception | None = None
@@ -70,18 +69,19 @@ class Mailbox:
         """When the last message of each peer was due that has been received."""
         self._lost: set[int] = set()
         self._ended: set[int] = set()
-        self._outbox: dict[int, SimpleQueue[Outgoing | None]] = {peer: SimpleQueue() for peer in peers}
+        peers = list(peers)
+        self._outbox: dict[int, Outbox] = {}
         self._links = links
-        self.num_sent = dict.fromkeys(self._outbox, 0)
+        self.num_sent = dict.fromkeys(peers, 0)
         """Messages given to `send`, by receiver."""
-        self.num_arrived = dict.fromkeys(self._outbox, 0)
+        self.num_arrived = dict.fromkeys(peers, 0)
         """Messages that have arrived, by sender."""
         self.links: dict[int, Transport] = {}
         """By which each peer is reached, also one that is lost."""
         self._threads: dict[int, list[Thread]] = {}
         self.states = StateQuestions(self._arrived, self._put_out, answering or Answering())
         with realtime_priority():
-            for peer in self._outbox:
+            for peer in peers:
                 self._start(peer, transport)
 
     @property
@@ -98,17 +98,17 @@ class Mailbox:
                 return False
             self._lost.discard(peer)
             self._ended.discard(peer)
-            self._outbox[peer] = SimpleQueue()
             self.num_sent[peer] = self.num_arrived[peer] = 0
             self._start(peer, link)
             return True
 
     def _start(self, peer: int, link: Transport) -> None:
+        tag = link.own_tag(peer)
         self.links[peer] = link
-        queue = self._outbox[peer]
+        self._outbox[peer] = outbox = Outbox(peer, link, tag, self._usual, self._device)
         self._threads[peer] = [
-            Thread(target=self._deliver, args=(peer, queue, link), daemon=True),
-            Thread(target=self._listen, args=(peer, link), daemon=True),
+            Thread(target=self._deliver, args=(peer, outbox, link), daemon=True),
+            Thread(target=self._listen, args=(peer, link, tag), daemon=True),
         ]
         for thread in self._threads[peer]:
             thread.start()
@@ -118,12 +118,11 @@ class Mailbox:
         with self._arrived:
             if self._goes_on and (to in self._lost or any(its.lost and its.source == to for its in self._inbox)):
                 return  # the program, which does not know of the loss yet, means the process that is lost, not the one that has joined
-            outbox = self._outbox[to]
             self.num_sent[to] += 1
         header = {**header, "sent_at": at - self._began}
         if self._links is not None and self._links.carries(self._transport.rank, to):
             header[TRANSFER] = self._links.begin(to, nbytes(payload), at)
-        outbox.put((encoded(header, payload), self._device.begin_fetch(payload)))
+        self._put_out(to, header, payload)
 
     @overload
     def receive(self, source: int | None) -> Arrival: ...
@@ -178,8 +177,8 @@ class Mailbox:
         """Report to all peers that this program has ended, and wait until all of theirs have."""
         with self._arrived:
             self._closing = True
-        for queue in self._outbox.values():
-            queue.put(None)
+        for outbox in self._outbox.values():
+            outbox.end()
         for peer in self.present:
             for thread in self._threads[peer]:
                 while thread.is_alive() and peer not in self._lost and self._broken is None:  # else it may wait for ever
@@ -191,8 +190,8 @@ class Mailbox:
         """Let `receive` raise this error, and the threads end, once their connections are shut down; the program has not ended."""
         self._abandoned = True
         self.fail(error)
-        for queue in self._outbox.values():
-            queue.put(None)
+        for outbox in self._outbox.values():
+            outbox.end()
 
     def _first(self, source: int | None) -> Arrival | None:
         """The message that is due first, of all or of those from `source`, as far as is known."""
@@ -232,9 +231,9 @@ class Mailbox:
             whose = "all other programs have" if source is None else f"the program of rank {source} has"
             raise RunFailed(f"rank {self._transport.rank} waits for a message, but {whose} ended: no message can come")
 
-    def _deliver(self, peer: int, queue: SimpleQueue[Outgoing | None], link: Transport) -> None:
+    def _deliver(self, peer: int, outbox: Outbox, link: Transport) -> None:
         try:
-            while send_next(queue, peer, link):
+            while outbox.send_next():
                 pass
             if not self._abandoned:
                 link.send(encoded({GOODBYE: 1}, None), peer)
@@ -243,23 +242,18 @@ class Mailbox:
         except Exception as error:
             self.fail(error)
 
-    def _listen(self, peer: int, link: Transport) -> None:
+    def _listen(self, peer: int, link: Transport, tag: int) -> None:
         reduce_timer_slack()
-        packed = torch.empty(HEADER_BYTES, dtype=torch.uint8)
         try:
+            incoming = Incoming(peer, link, tag, self._usual, self._device)
             while True:
-                link.receive(packed, peer)
-                header, payload = decoded(packed, self._device.empty)
+                header, payload = incoming.receive()
                 if GOODBYE in header:
                     self._end(peer)
                     return
                 if about_states(header):
-                    if payload is not None:
-                        link.receive(payload, peer)
                     self.states.arrive(peer, header, payload)
                     continue
-                if payload is not None:
-                    link.receive(as_tensor(payload), peer)
                 with self._arrived:
                     if self._goes_on and (peer in self._lost or self.links[peer] is not link):
                         return  # its loss was told, so its range may have been assigned again
@@ -286,11 +280,16 @@ class Mailbox:
             self.num_arrived[source] = self.num_arrived.get(source, 0) + 1
             self._arrived.notify_all()
 
-    def _put_out(self, to: int, item: Outgoing) -> bool:
+    def _put_out(self, to: int, header: dict[str, Any], payload: Any) -> bool:
         """Send this after what was sent before. False if this peer is lost."""
         if to not in self._outbox or to in self._lost:
             return False
-        self._outbox[to].put(item)
+        link = self.links[to]
+        try:
+            self._outbox[to].put(header, payload)
+        except PeerLost:
+            self.lose(to, link)
+            return False
         return True
 
     def lose(self, peer: int, link: Transport | None = None) -> None:
@@ -304,7 +303,7 @@ class Mailbox:
                 notice.lost = True
                 notice.moment = self.pace.clock()
                 self._inbox.append(notice)
-                self._outbox[peer].put(None)
+                self._outbox[peer].end()
                 self.states.awaited.discard(peer)
                 self._on_loss(peer)
             self._lost.add(peer)

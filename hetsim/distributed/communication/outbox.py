@@ -1,25 +1,111 @@
-"""What a rank has yet to send to one peer, in order."""
+"""Messages to and from one peer, in order, by a transport.
+
+A payload that is no usual one is received once its header is, because its size is not known before. That takes a message back to the
+sender, and three more threads wake up than for a usual one. For 84 kB, a message from one process to another took 332 µs that way and
+180 µs by two tags (medians of two runs of 800 each, two cores).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from queue import SimpleQueue
+from threading import Lock
 from typing import Any
 
 import torch
 
-from hetsim.distributed.communication.transport import Transport, as_tensor
+from hetsim.distributed.communication.transport import Transport
+from hetsim.distributed.communication.wire import HEADER_BYTES, decoded, encoded
+from hetsim.vector import Phantom, nbytes
+from hetsim.workloads.device import Device
 
-Outgoing = tuple[torch.Tensor, Callable[[], Any]]
-"""An encoded header, and what waits until the payload is in the CPU's memory and returns it."""
+
+class Outbox:
+    """Sends to one peer by a link. Payloads of `usual` bytes have a tag of their own.
+
+    The caller of `put` begins to send, if the payload is in the CPU's memory. A thread, which calls `send_next`, waits until messages
+    have arrived, and until a payload has come from another device.
+    """
+
+    def __init__(self, peer: int, link: Transport, tag: int, usual: int, device: Device) -> None:
+        self._peer = peer
+        self._link = link
+        self._tag = tag
+        self._usual = usual
+        self._device = device
+        self._begun: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
+        self._lock = Lock()
+        self._zeros = torch.empty(0, dtype=torch.uint8)
+        """What is sent for a phantom: as many bytes of zeros."""
+
+    def put(self, header: dict[str, Any], payload: Any) -> None:
+        """Send this after what was put before. PeerLost if the peer is known to be lost."""
+        packed = encoded(header, payload)
+        fetched = self._device.begin_fetch(payload)
+        with self._lock:  # of two messages, the first has the first header and the first payload
+            if self._device.in_cpu_memory:
+                self._begun.put(self._begin(packed, payload))
+            else:
+                self._begun.put(lambda: self._begin(packed, fetched())())
+
+    def end(self) -> None:
+        """Nothing follows."""
+        self._begun.put(None)
+
+    def send_next(self) -> bool:
+        """Wait until the next message has arrived, if one more comes. So no payload is kept while none does."""
+        if (wait := self._begun.get()) is None:
+            return False
+        wait()
+        return True
+
+    def _begin(self, packed: torch.Tensor, payload: Any) -> Callable[[], None]:
+        waits = [self._link.begin_send(packed, self._peer)]
+        if payload is not None:
+            tag = self._tag if nbytes(payload) == self._usual else 0
+            waits.append(self._link.begin_send(self._tensor(payload), self._peer, tag))
+
+        def wait() -> None:
+            for each in waits:
+                each()
+
+        return wait
+
+    def _tensor(self, payload: Any) -> torch.Tensor:
+        if not isinstance(payload, Phantom):
+            return payload  # type: ignore[no-any-return]
+        if payload.nbytes != len(self._zeros):
+            self._zeros = torch.zeros(payload.nbytes, dtype=torch.uint8)
+        return self._zeros
 
 
-def send_next(queue: SimpleQueue[Outgoing | None], peer: int, link: Transport) -> bool:
-    """Send the next message, if one more comes. A function of its own, so that no payload is kept while the queue is empty."""
-    if (item := queue.get()) is None:
-        return False
-    header, fetched = item
-    link.send(header, peer)
-    if (payload := fetched()) is not None:
-        link.send(as_tensor(payload), peer)
-    return True
+class Incoming:
+    """Receives what one peer's `Outbox` sends, and is always ready for a payload of the usual size. One thread calls `receive`."""
+
+    def __init__(self, peer: int, link: Transport, tag: int, usual: int, device: Device) -> None:
+        self._peer = peer
+        self._link = link
+        self._tag = tag
+        self._usual = usual
+        self._device = device
+        self._packed = torch.empty(HEADER_BYTES, dtype=torch.uint8)
+        self._ready = self._get_ready() if usual else None
+
+    def receive(self) -> tuple[dict[str, Any], Any]:
+        """The header and the payload of the next message; waits for it."""
+        self._link.receive(self._packed, self._peer)
+        header, expected = decoded(self._packed)
+        if expected is None:
+            return header, None
+        if self._ready is not None and expected.nbytes == self._usual:
+            content, wait = self._ready
+            wait()
+            self._ready = self._get_ready()
+        else:
+            content = self._device.empty(expected.nbytes, dtype=torch.uint8)
+            self._link.receive(content, self._peer)
+        return header, expected.of(content)
+
+    def _get_ready(self) -> tuple[torch.Tensor, Callable[[], object]]:
+        content = self._device.empty(self._usual, dtype=torch.uint8)
+        return content, self._link.begin_receive(content, self._peer, self._tag)

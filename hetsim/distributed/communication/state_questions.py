@@ -9,9 +9,6 @@ from typing import Any
 
 import torch
 
-from hetsim.distributed.communication.outbox import Outgoing
-from hetsim.distributed.communication.wire import encoded
-
 STATE_AT, STATE_OF = "state at", "state of"
 """The headers of a question and of an answer, in words that no program's header has for a name."""
 
@@ -32,12 +29,12 @@ class Answering:
 
 
 class StateQuestions:
-    """The questions and answers of one mailbox. `arrived` is its lock; `put` sends an item to a peer, False if the peer is lost.
+    """The questions and answers of one mailbox. `arrived` is its lock; `put` sends a header and a payload to a peer, False if it is lost.
 
     `answering` answers what the server asks.
     """
 
-    def __init__(self, arrived: Condition, put: Callable[[int, Outgoing], bool], answering: Answering) -> None:
+    def __init__(self, arrived: Condition, put: Callable[[int, dict[str, Any], Any], bool], answering: Answering) -> None:
         self._arrived = arrived
         self._put = put
         self._answering = answering
@@ -50,13 +47,13 @@ class StateQuestions:
         """Ask those of these peers that are not lost for their states at this version, before anything that is sent after this."""
         with self._arrived:
             self._answers.clear()
-            self.awaited = {peer for peer in peers if self._put(peer, (encoded({STATE_AT: version}, None), lambda: None))}
+            self.awaited = {peer for peer in peers if self._put(peer, {STATE_AT: version}, None)}
 
     def answer(self, to: int, version: int, content: bytes) -> None:
         """Send the server a state that it has asked for."""
         payload = torch.frombuffer(bytearray(content), dtype=torch.uint8)
         with self._arrived:
-            self._put(to, (encoded({STATE_OF: version}, payload), lambda: payload))
+            self._put(to, {STATE_OF: version}, payload)
 
     def take_answers(self, version: int) -> dict[int, bytes]:
         """The states that have arrived for this version, by sender."""

@@ -7,6 +7,7 @@ source, and its sends wait for a matching receive. It only adds up vectors (`red
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -35,13 +36,35 @@ class Transport(Sums):
     control: Transport
     """The same ranks, for collectives outside the programs: a program that enters one which others do not cannot mix with them."""
 
-    @abstractmethod
-    def send(self, tensor: torch.Tensor, to: int) -> None:
-        """Send a tensor; returns when the receiver has it."""
+    def __init__(self) -> None:
+        self._tags: Counter[int] = Counter()
 
     @abstractmethod
+    def begin_send(self, tensor: torch.Tensor, to: int, tag: int = 0) -> Callable[[], object]:
+        """Begin to send a tensor, which nobody changes from now on. The function that is returned waits until the receiver has it.
+
+        Those of one tag arrive in order.
+        """
+
+    @abstractmethod
+    def begin_receive(self, tensor: torch.Tensor, source: int, tag: int = 0) -> Callable[[], object]:
+        """The next message from `source` with this tag, of the same size and type, will fill the tensor.
+
+        The function that is returned waits for it.
+        """
+
+    def own_tag(self, peer: int) -> int:
+        """A tag that nobody else has, if the peer asks for one as often."""
+        self._tags[peer] += 1
+        return self._tags[peer]
+
+    def send(self, tensor: torch.Tensor, to: int) -> None:
+        """Send a tensor; returns when the receiver has it."""
+        self.begin_send(tensor, to)()
+
     def receive(self, tensor: torch.Tensor, source: int) -> None:
         """Fill the tensor with the next message from `source`, which has the same size and type."""
+        self.begin_receive(tensor, source)()
 
     @abstractmethod
     def maximum(self, number: float) -> float:

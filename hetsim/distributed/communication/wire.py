@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -15,6 +14,27 @@ from hetsim.vector import Phantom
 
 HEADER_BYTES = 512
 """Size of every encoded header."""
+
+
+class Expected(NamedTuple):
+    """What a header says of the payload behind it: a type of tensors and how many numbers, or a phantom's bytes and those of a number."""
+
+    kind: str
+    size: int
+    itemsize: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Of what is received."""
+        return self.size if self.kind == "phantom" else self.size * self._dtype.itemsize
+
+    def of(self, content: torch.Tensor) -> Any:
+        """The payload of these bytes."""
+        return Phantom(self.size, self.itemsize) if self.kind == "phantom" else content.view(self._dtype)
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        return getattr(torch, self.kind)  # type: ignore[no-any-return]
 
 
 class Arrival(Message):
@@ -51,11 +71,9 @@ def encoded(header: dict[str, Any], payload: Any) -> torch.Tensor:
     return torch.frombuffer(bytearray(text.ljust(HEADER_BYTES)), dtype=torch.uint8)
 
 
-def decoded(packed: torch.Tensor, empty: Callable[..., torch.Tensor] = torch.empty) -> tuple[dict[str, Any], Any]:
-    """The header, and a tensor that `empty` makes, or a phantom, for the payload that follows it."""
+def decoded(packed: torch.Tensor) -> tuple[dict[str, Any], Expected | None]:
+    """The header, and what follows it."""
     fields = json.loads(packed.numpy().tobytes())
-    kind, *size = fields.pop("payload", [None])
+    payload = fields.pop("payload", None)
     header = {name: Batch(*value) if isinstance(value, list) else value for name, value in fields.items()}
-    if kind is None:
-        return header, None
-    return header, Phantom(*size) if kind == "phantom" else empty(*size, dtype=getattr(torch, kind))
+    return header, payload and Expected(*payload)

@@ -39,6 +39,7 @@ from hetsim.runtime.rank import Checkpoint, RankState
 from hetsim.runtime.record import RunRecord
 from hetsim.runtime.recorder import Recorder
 from hetsim.runtime.trace import Trace
+from hetsim.vector import nbytes
 from hetsim.workloads.task import Task, in_passes
 
 SAME_LOSS = 1e-3
@@ -154,7 +155,7 @@ class RankRun:
         with self._uncapped():
             return Mailbox(
                 transport, peers, described_seconds(experiment, rank), self.pace, began=began,
-                links=links, device=self.prepared.task.device, answering=self.saving, **options,
+                links=links, device=self.prepared.task.device, usual=nbytes(self.prepared.start.weights), answering=self.saving, **options,
             )  # fmt: skip
 
     @property
