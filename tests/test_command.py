@@ -53,7 +53,7 @@ BAD = {
     "+allocation.nothing=1": "allocation.nothing is not a key of hetsim.policies.allocation.SpeedProportional",
     "+cluster.nothing=1": "cluster.nothing is unknown: known are name, nodes, network, server",
     "+cluster.network.jitter=1": "cluster.network.jitter is unknown; did you mean 'jitter_seconds'?",
-    "method=nothing": "method=nothing is not a choice: take abs_sgd, acco, asgd, async_local_sgd, backup",
+    "method=nothing": "method=nothing is not a choice: take abs_sgd, acco, asgd, async_local_sgd, ata, backup",
     "method=hetgard": "static or streaming_diloco; did you mean 'hetgrad'?",
     "cluster=ours": "; hetsim looks for cluster/ours.yaml in the folder of --config-dir",
     "method=DDP": "; did you mean 'ddp'?",

@@ -128,7 +128,7 @@ def test_ones_own_class_and_config(here: Path, monkeypatch: pytest.MonkeyPatch) 
 
 BAD = {
     ("nothing=1",): "nothing is not a key of the config",
-    ("allocation=fixd",): "allocation=fixd is not a choice: take dbs,",
+    ("allocation=fixd",): "allocation=fixd is not a choice: take ata, dbs,",
     ("batch_size=1",): "batch_size=1 is less than one sample for each of 4 workers: raise it",
     ("seed=1,2",): "seed",
     ("seed",): "seed cannot be read as key=value",
