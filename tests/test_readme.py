@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import glob
 import inspect
 import re
 import shlex
 import sys
 import textwrap
+from itertools import chain
 from pathlib import Path
 
 import pages
@@ -15,6 +17,7 @@ import pytest
 from hetsim.cli.advise import main as advise_main
 from hetsim.cli.compare import main as compare_main
 from hetsim.cli.main import main
+from hetsim.cli.stragglers import main as stragglers_main
 from hetsim.cli.table import main as table_main
 from hetsim.coordination.parameter_server import ParameterServer
 from hetsim.sweeps import job
@@ -40,14 +43,14 @@ BLOCKS_OF_OTHER_PAGES = [block for name in ("config.md", "install.md") for block
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "commands",
-    [*BLOCKS, *(pytest.param(block, marks=pytest.mark.long) for block in BLOCKS_OF_OTHER_PAGES)],
+    [[*chain(*BLOCKS)], *(pytest.param(block, marks=pytest.mark.long) for block in BLOCKS_OF_OTHER_PAGES)],
     ids=lambda commands: shlex.join(commands[0][:3]),
 )
 def test_every_command_runs(commands: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the order in which they stand, each block in an empty folder."""
+    """In the order in which they stand: those of the README in one empty folder, and each block of another page in its own."""
     monkeypatch.chdir(tmp_path)
     for typed in commands:
-        monkeypatch.setattr(sys, "argv", typed)
+        monkeypatch.setattr(sys, "argv", [*chain(*(sorted(glob.glob(word)) or [word] for word in typed))])
         monkeypatch.setattr(job, "failures", [])
         status: object = 0
         try:
@@ -55,6 +58,7 @@ def test_every_command_runs(commands: list[list[str]], tmp_path: Path, monkeypat
                 "hetsim": main,
                 "hetsim-compare": compare_main,
                 "hetsim-advise": advise_main,
+                "hetsim-stragglers": stragglers_main,
                 "hetsim-table": table_main,
             }[typed[0]]()
         except SystemExit as ended:
@@ -63,7 +67,9 @@ def test_every_command_runs(commands: list[list[str]], tmp_path: Path, monkeypat
 
 
 def test_the_readme_shows_the_commands_of_its_three_jobs() -> None:
-    assert {typed[0] for commands in BLOCKS for typed in commands} == {"hetsim", "hetsim-advise", "hetsim-compare", "hetsim-table"}
+    named = {typed[0] for commands in BLOCKS for typed in commands}
+
+    assert named == {"hetsim", "hetsim-advise", "hetsim-compare", "hetsim-table", "hetsim-stragglers"}
 
 
 def test_the_readme_is_read_in_five_minutes() -> None:

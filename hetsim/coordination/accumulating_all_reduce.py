@@ -116,7 +116,7 @@ class AccumulatingAllReduce(Coordination):
     g₁ has a staleness of one, and g₂ of none. With one exchange there is no tentative step: the delayed update that the paper compares
     with, and Pipe-SGD (arXiv 1811.03619) where each worker computes one micro-batch in each round.
 
-    A micro-batch is a worker's share of the global batch. The rule is the paper's as we remember it: its code was not read.
+    A micro-batch is a worker's share of the global batch. The rule is that of the authors' code, without its first synchronous steps.
     An allocation that measures learns the mean micro-batch of the version for which it asks.
     """
 

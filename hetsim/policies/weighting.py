@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import exp
+from math import cos, exp, pi
 from typing import ClassVar
 
 from hetsim import checks
@@ -166,23 +166,26 @@ class Hinge(Discount):
 class Exponential(Discount):
     """d(τ) = γ(τ) e^(−a τ), before both of Adam's moments: CGAD, arXiv 2605.09126. At τ = 0 it is Adam.
 
-    Scaling all gradients alike would not change Adam's steps. Here, late gradients count less in the moments than other gradients. The rule
-    is from a secondary source, which does not define γ. Here, γ is (1 + τ)^−b, so it is 1 with b = 0.
+    Scaling all gradients alike would not change Adam's steps. Here, late gradients count less in the moments than other gradients. γ is a
+    cosine gate: (1 + cos(π τ / c)) / 2 up to the cutoff c, and 0 after it. Without a cutoff γ is 1, the paper's Adam-Decay. The paper's
+    abstract names the gate, and its form is ours.
     """
 
     weighs_moments: ClassVar[bool] = True
 
     rate: float
     """a"""
-    exponent: float = 0.0
-    """b"""
+    cutoff: int | None = None
+    """c, in versions; None for no gate."""
 
     def __post_init__(self) -> None:
         checks.number("discount.rate", self.rate, zero=True)
-        checks.number("discount.exponent", self.exponent, zero=True)
+        if self.cutoff is not None:
+            checks.whole("discount.cutoff", self.cutoff)
 
     def factor(self, staleness: int) -> float:
-        return float((1 + staleness) ** -self.exponent) * exp(-self.rate * staleness)
+        gate = 1.0 if self.cutoff is None else (1 + cos(pi * min(staleness / self.cutoff, 1))) / 2
+        return gate * exp(-self.rate * staleness)
 
 
 @dataclass(frozen=True)

@@ -147,6 +147,19 @@ ENTRANTS = (
     Entrant("ssd_sgd", (WARM_UP,), (GLOBAL, LOCAL)),
     Entrant("cd_sgd", (WARM_UP,), (GLOBAL, LOCAL)),
     Entrant("ata"),
+    Entrant("lb_bsp"),
+    Entrant("omnilearn"),
+    Entrant("optperf"),
+    Entrant("dbs"),
+    Entrant("static"),
+    Entrant("malenia"),
+    Entrant("mindflayer"),
+    Entrant("rennala", ("admission.batch=6",)),
+    Entrant("ringmaster", ("admission.max_delay=8",)),
+    Entrant("dc_asgd"),
+    Entrant("rescaled_asgd"),
+    Entrant("ringleader"),
+    Entrant("ddp"),
 )
 PLAIN = ("ssgd", "hetgrad", "od_sgd", "asgd", "softsync", "dbs_sgd")
 """As in the rest of the study."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import exp
+from math import cos, exp, pi
 from typing import Any
 
 import numpy as np
@@ -106,24 +106,25 @@ def test_each_parameter_of_a_model_has_an_angle_of_its_own():
 
 def test_late_changes_count_less_in_both_moments():
     """Forty pushes: Adam along Δ e^(−a τ) / (1 + τ)^b, written out in NumPy; some are late."""
-    run = simulate(experiment("method=cgad", "workload=quadratic", **KEYS, discount={"rate": 0.3, "exponent": 0.5}))
+    run = simulate(experiment("method=cgad", "workload=quadratic", **KEYS, discount={"rate": 0.3, "cutoff": 4}))
 
     w, m, v = run.simulation.task.initial().numpy(), np.zeros(8), np.zeros(8)
     found = pushes(run)
     assert len({staleness for _, staleness in found}) > 2
     for t, ((delta, staleness), state) in enumerate(zip(found, run.states, strict=True), start=1):
-        g = delta * exp(-0.3 * staleness) * (1 + staleness) ** -0.5
+        g = delta * exp(-0.3 * staleness) * (1 + cos(pi * min(staleness, 4) / 4)) / 2
         m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
         w = w - 0.003 * (m / (1 - 0.9**t)) / (np.sqrt(v / (1 - 0.999**t)) + 1e-8)
         np.testing.assert_allclose(state.weights.numpy(), w, rtol=0, atol=1e-10)
 
 
 def test_a_discount_of_moments_is_one_where_nothing_is_late():
-    """d(0) = 1, and it falls; another discount with Adam on single pushes is refused, because it would do next to nothing."""
-    factors = [Exponential(rate=0.5, exponent=1.0).factor(staleness) for staleness in range(4)]
+    """d(0) = 1, and it falls to 0 at the cutoff; another discount with Adam on single pushes is refused: it would do next to nothing."""
+    gated, alone = ([Exponential(rate=0.5, cutoff=cutoff).factor(staleness) for staleness in range(6)] for cutoff in (4, None))
 
-    assert factors[0] == 1.0
-    assert factors == [pytest.approx(exp(-0.5 * s) / (1 + s)) for s in range(4)]
+    assert gated[0] == alone[0] == 1.0
+    assert alone == [pytest.approx(exp(-0.5 * s)) for s in range(6)]
+    assert gated == [pytest.approx(gate * d) for gate, d in zip((1, (2 + 2**0.5) / 4, 0.5, (2 - 2**0.5) / 4, 0, 0), alone, strict=True)]
     with pytest.raises(ValueError, match="Adam does not depend on a gradient's scale"):
         experiment("method=cgad", "discount=polynomial", "workload=quadratic").load()
 
@@ -134,6 +135,7 @@ def test_a_discount_of_moments_is_one_where_nothing_is_late():
         (("method=mla",), {"momentum": 1.0}, "momentum must be at least 0 and below 1, not 1"),
         (("method=heloco",), {"optimizer": {"cosine": 1.0}}, "cosine must be at least 0 and below 1, not 1"),
         (("method=cgad",), {"discount": {"rate": -1.0}}, "discount.rate must be a finite number of at least zero, not -1.0"),
+        (("method=cgad",), {"discount": {"cutoff": 0}}, "discount.cutoff must be at least 1, not 0"),
     ],
     ids=str,
 )
