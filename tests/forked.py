@@ -24,6 +24,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -293,6 +294,7 @@ def _become(start: Start, files: Sequence[int]) -> NoReturn:
         _forget()
         os.environ.clear()
         os.environ.update(start.variables)
+        tempfile.tempdir = None  # of TMPDIR, which is another one
         os.chdir(start.folder)
         for limit, values in zip(LIMITS, start.limits, strict=True):
             resource.setrlimit(limit, values)

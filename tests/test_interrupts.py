@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import signal
@@ -9,10 +10,12 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 from running import family, wait_for
@@ -169,20 +172,24 @@ def started(case: Case, folder: Path) -> subprocess.Popen[bytes]:
     return command
 
 
-@pytest.mark.parametrize(
-    ("name", "how"),
-    [
-        pytest.param(
-            *(name, how),
-            marks=[pytest.mark.long] * ((name, how) not in CHEAP)
-            + [pytest.mark.real_start] * (name == "sweep, joblib begins")
-            + [pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed: pip install 'hetsim[ray]'")] * ("Ray" in name),
-            id=f"{name}-{how}",
-        )
-        for name in CASES
-        for how in SIGNALS
-    ],
-)
+KILL = {"kill -9": signal.SIGKILL}
+OUTLIVE = {("sweep, submitit", "kill -9")}
+"""Jobs of submitit's own, which outlive a killed sweep as those of SLURM do."""
+
+
+def rows(hows: Iterable[str], cheap: Collection[tuple[str, str]]) -> list[Any]:
+    """Each command × each of these, with its marks; all but the cheap ones are long."""
+    no_ray = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed: pip install 'hetsim[ray]'")
+    found = []
+    for name, how in product(CASES, hows):
+        if (name, how) in OUTLIVE:
+            continue
+        marks = [pytest.mark.long] * ((name, how) not in cheap) + [pytest.mark.real_start] * (name == "sweep, joblib begins")
+        found.append(pytest.param(name, how, marks=[*marks, *[no_ray] * ("Ray" in name)], id=f"{name}-{how}"))
+    return found
+
+
+@pytest.mark.parametrize(("name", "how"), rows(SIGNALS, CHEAP))
 @pytest.mark.realtime
 def test_a_signal_ends_a_command_with_one_sentence(name: str, how: str, tmp_path: Path) -> None:
     case, (number, receivers, words) = CASES[name], SIGNALS[how]
@@ -212,6 +219,39 @@ def test_a_signal_ends_a_command_with_one_sentence(name: str, how: str, tmp_path
     wait_for(lambda: not family(command.pid))
     assert not list(tmp_path.rglob(".*.unfinished"))
     assert not [path for path in (tmp_path / "tmp").iterdir() if not path.name.startswith(("torchinductor", "joblib"))]
+
+
+def alive(command: int, folder: Path) -> set[int]:
+    """The processes of a command: those of its session, and those that began in this folder."""
+    found = set(family(command))
+    for path in Path("/proc").glob("[0-9]*/cwd"):
+        with contextlib.suppress(OSError):  # it has ended, or is another user's
+            if path.readlink().is_relative_to(folder):
+                found.add(int(path.parent.name))
+    return found
+
+
+NEXT = ("backend=dist", "workload=quadratic", "pictures=false", "trace=none", "cluster=uniform4", "method=ssgd", LAST, "hydra.run.dir=next")
+
+
+@pytest.mark.parametrize(("name", "how"), rows(KILL, {("methods", "kill -9"), ("search", "kill -9")}))
+@pytest.mark.realtime
+def test_a_killed_command_leaves_no_process_and_the_next_start_removes_its_folders(name: str, how: str, tmp_path: Path) -> None:
+    """By `kill -9`, at which nothing of the command's own runs."""
+    command = started(CASES[name], tmp_path)
+
+    os.kill(command.pid, KILL[how])
+    command.wait()
+    try:
+        wait_for(lambda: not alive(command.pid, tmp_path), 30)
+    finally:
+        for left in alive(command.pid, tmp_path):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(left, signal.SIGKILL)
+
+    variables = {**os.environ, "TMPDIR": str(tmp_path / "tmp")}
+    subprocess.run([sys.executable, "-m", "hetsim", *NEXT], cwd=tmp_path, check=True, capture_output=True, env=variables)
+    assert not [path.name for path in (tmp_path / "tmp").iterdir() if path.name.startswith(("hetsim-", "pymp-"))]
 
 
 def test_each_command_is_interrupted() -> None:

@@ -14,8 +14,10 @@ import hetsim
 from hetsim.advice.question import asked
 from hetsim.cli.main import main
 from hetsim.cli.table import main as table
+from hetsim.cluster.quantities import OPAQUE
+from hetsim.config.build import build_experiment
 from hetsim.config.compose import composed
-from hetsim.config.identity import entries_of, identity
+from hetsim.config.identity import entries_of, identity, without_hydra
 from hetsim.results.reading.identity import identity_of, number
 from hetsim.results.tables.typed_values import pairs, same
 from hetsim.sweeps.space import same_words
@@ -75,6 +77,45 @@ def test_shipped_configs_count_as_they_are_written() -> None:
     shipped = [OmegaConf.to_container(OmegaConf.load(path), resolve=False) for path in CONFIGS.rglob("*.yaml")]
 
     assert sum(check("", each) for each in shipped) > 500
+
+
+def _with_points(entry: Any) -> Any:
+    """Each whole number with a decimal point, but those that classes of torch or a user's function get."""
+    if isinstance(entry, dict):
+        return {key: value if key in OPAQUE else _with_points(value) for key, value in entry.items()}
+    if isinstance(entry, list):
+        return [_with_points(value) for value in entry]
+    return float(entry) if isinstance(entry, int) and not isinstance(entry, bool) else entry
+
+
+@pytest.mark.sampled(6)
+@pytest.mark.parametrize("method", sorted(path.stem for path in (CONFIGS / "method").glob("*.yaml")))
+def test_a_whole_number_may_have_a_decimal_point(method: str) -> None:
+    """In each key of each method's config."""
+    config = composed(["workload=quadratic", f"method={method}"], config_dir=None)[0]
+    plain = OmegaConf.to_container(without_hydra(config), resolve=True)
+
+    one, two = (build_experiment(OmegaConf.create(each))[0] for each in (plain, _with_points(plain)))
+
+    assert repr(two) == repr(one)
+
+
+@pytest.mark.parametrize("word", ["seed=1.5", "threads=1e30", "seed=nan"])
+def test_another_number_is_no_whole_one(word: str) -> None:
+    with pytest.raises(ValueError, match="must be a whole number, not"):
+        build_experiment(composed([*QUICK, word], config_dir=None)[0])
+
+
+def test_an_option_takes_a_time_with_its_unit(sweep: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Or is refused in one sentence, as each word that cannot be read is, without argparse's usage."""
+    for text in ("0.001", "1 ms", "1ms"):
+        assert exit_status(monkeypatch, "hetsim-table", table, sweep, "--at-seconds", text) == 0
+    capsys.readouterr()
+    for words in (["--at-seconds", "1 parsec"], ["--nonsense"], ["--target-loss", "1 ms"]):
+        assert exit_status(monkeypatch, "hetsim-table", table, sweep, *words) == 2
+        told = capsys.readouterr().err
+        assert told.startswith("hetsim-table: error: ")
+        assert told.count("\n") == 1
 
 
 def test_what_a_users_own_function_gets_counts_as_it_is_typed() -> None:

@@ -11,7 +11,7 @@ from hetsim.advice.picture import picture
 from hetsim.advice.processes import counted
 from hetsim.advice.question import asked
 from hetsim.advice.text import text
-from hetsim.cli.command import ENGINE, Parser, command, typed
+from hetsim.cli.command import ENGINE, Parser, command, minutes, typed
 from hetsim.config.errors import USERS, sentence
 from hetsim.reports import of_advice, page
 from hetsim.reports.place import check_place
@@ -40,7 +40,7 @@ def main() -> None:
     )
     parser.add_argument("--engine", default="local", metavar="NAME", help=ENGINE)
     parser.add_argument("--folder", type=Path, metavar="DIR", help="store the result of each simulation in this folder, and resume from it")
-    parser.add_argument("--minutes", type=float, metavar="M", help="stop after M minutes, or at SIGTERM, and report the best so far")
+    parser.add_argument("--minutes", type=minutes, metavar="M", help="stop after M minutes, or at SIGTERM, and report the best so far")
     parser.add_argument("--config-dir", metavar="DIR", help="a folder of your own configs")
     arguments = parser.parse_intermixed_args()
     with command(parser.prog, USERS, sentence) as tell:

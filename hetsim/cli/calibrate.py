@@ -6,7 +6,7 @@ from pathlib import Path
 
 from hetsim.calibration.measuring.from_run import from_trace
 from hetsim.calibration.measuring.measure import calibrate
-from hetsim.cli.command import Parser, command, typed
+from hetsim.cli.command import Parser, command, seconds, typed
 from hetsim.config.cluster_files import as_rows, compose
 from hetsim.config.errors import USERS, sentence
 from hetsim.distributed.launch.failure_report import CAUSE, leave_reason
@@ -31,7 +31,7 @@ def main() -> None:
     parser.add_argument("file", type=Path, metavar="FILE.yaml", help="the cluster file to write")
     parser.add_argument("words", nargs="*", metavar="KEY=VALUE", help="arguments of hetsim")
     length = parser.add_mutually_exclusive_group()
-    length.add_argument("--seconds", type=float, default=SECONDS, metavar="S", help=f"the duration of each measuring phase ({SECONDS:g})")
+    length.add_argument("--seconds", type=seconds, default=SECONDS, metavar="S", help=f"the duration of each measuring phase ({SECONDS:g})")
     length.add_argument(
         "--quick", dest="seconds", action="store_const", const=QUICK_SECONDS,
         help=f"same as --seconds {QUICK_SECONDS:g}: takes half a minute for a few workers, and is less accurate",

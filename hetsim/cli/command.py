@@ -7,10 +7,11 @@ import contextlib
 import shlex
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 from hetsim.checks import one_line
 from hetsim.cli.ending import raise_at_signals, said, status
+from hetsim.cluster.quantities import SECONDS
 from hetsim.runtime.output import discard_output
 from hetsim.version import __version__
 
@@ -22,11 +23,32 @@ ENGINE = "local (the default): processes on this machine; ray: processes on a Ra
 
 
 class Parser(argparse.ArgumentParser):
-    """The arguments of a command, and `--version`."""
+    """The arguments of a command, and `--version`. What cannot be read is one sentence, and exit status 2."""
 
     def __init__(self, prog: str, **options: Any) -> None:
         super().__init__(prog=prog, **options)
         self.add_argument("--version", action="version", version=f"{prog} {__version__}", help="print the version of hetsim and exit")
+
+    def error(self, message: str) -> NoReturn:
+        """Without argparse's usage, of up to twenty lines."""
+        self.exit(2, f"{self.prog}: error: {one_line(message)}: {self.prog} --help lists the arguments\n")
+
+
+def seconds(text: str) -> float:
+    """An option's time, with a unit or in seconds."""
+    with contextlib.suppress(ValueError):
+        return float(text)
+    try:
+        return float(SECONDS.read("it", text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def minutes(text: str) -> float:
+    """An option's time, with a unit or in minutes."""
+    with contextlib.suppress(ValueError):
+        return float(text)
+    return seconds(text) / 60
 
 
 @contextlib.contextmanager

@@ -20,7 +20,8 @@ from hetsim.config.completion import completion
 from hetsim.config.errors import USERS, report, show_traceback, tell_stopped
 from hetsim.config.guard.folders import check_folder
 from hetsim.config.typed_files import with_files
-from hetsim.distributed.environment import GOES_ON, is_launched
+from hetsim.distributed.environment import GOES_ON, WATCH, is_launched
+from hetsim.distributed.launch.failure_report import leave_reason
 from hetsim.distributed.rank.cleanup import follow_launcher
 from hetsim.errors import RunFailed, RunStopped
 from hetsim.memory import out_of_memory
@@ -36,7 +37,7 @@ from hetsim.version import __version__
 
 def main() -> None:
     """Run what was typed. Exit status 0 if every run succeeded, 1 if one failed or the user must correct it, 128 + n after signal n."""
-    outlive_readers("hetsim")
+    outlive_readers("hetsim", leave=leave_reason if WATCH in os.environ else None)
     if "--version" in sys.argv[1:]:  # Hydra would print its own
         print(f"hetsim {__version__}")
         sys.exit(0)

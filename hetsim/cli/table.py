@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from hetsim.cli.command import READING, Parser, command, of_reading, typed
+from hetsim.cli.command import READING, Parser, command, of_reading, seconds, typed
 from hetsim.reports import of_table, page
 from hetsim.results.reading.finished_runs import read_runs
 from hetsim.results.tables.files import markdown, write
@@ -31,7 +31,7 @@ def main() -> None:
         help="the accuracy of seconds_to_accuracy (default: the highest that every row reaches)",
     )
     parser.add_argument("--target-loss", type=float, metavar="L", help="the training loss of seconds_to_loss")
-    parser.add_argument("--at-seconds", type=float, metavar="T", help="the time of accuracy_at_seconds and loss_at_seconds")
+    parser.add_argument("--at-seconds", type=seconds, metavar="T", help="the time of accuracy_at_seconds and loss_at_seconds")
     parser.add_argument(
         "--baseline", metavar="KEY=VALUE,…", help="show the gain of each row over the row with these values, such as method=ssgd"
     )

@@ -143,6 +143,17 @@ def in_si(config: Any, key: str = "") -> Any:
     return config
 
 
+def with_whole_numbers(config: Any) -> Any:
+    """A config in which each whole number is an int: 2.0 and 1e3 mean 2 and 1000. What classes of torch or of a user take stays."""
+    if isinstance(config, Mapping):
+        if not str(config.get("_target_", "hetsim.")).startswith("hetsim."):
+            return config
+        return {name: value if name in OPAQUE else with_whole_numbers(value) for name, value in config.items()}
+    if isinstance(config, list | tuple):
+        return [with_whole_numbers(value) for value in config]
+    return int(config) if isinstance(config, float) and config.is_integer() and abs(config) <= checks.MOST else config
+
+
 @lru_cache(maxsize=10_000)
 def kind_of(key: str) -> Kind | None:
     """The kind of quantity that a dotted key holds; None if it holds none."""

@@ -10,18 +10,24 @@ import runpy
 import sys
 from pathlib import Path
 
+from hetsim.runtime.parent import end_with
+
 SAFE = "PYTHONSAFEPATH"
 AS_BEFORE = "HETSIM_DDP_SAFEPATH"
 """What the variable above was when the user called the check."""
+PARENT = "HETSIM_DDP_PARENT"
+"""The process that starts this one, which does not outlive it."""
 
 
 def main() -> None:
     """Run torchrun, or the script as Python would."""
+    end_with(int(os.environ.pop(PARENT)))
     import torch  # noqa: F401 by hetsim's finder, from elsewhere
 
     if sys.argv[1] == "torchrun":
         from torch.distributed.run import main as torchrun
 
+        os.environ[PARENT] = str(os.getpid())
         torchrun(sys.argv[2:])
         return
     if (before := os.environ.pop(AS_BEFORE, "")) != os.environ.pop(SAFE, ""):

@@ -8,6 +8,7 @@ import errno
 import io
 import os
 import sys
+from collections.abc import Callable
 from typing import Any
 
 NOBODY_READS = (errno.EPIPE, errno.EIO)
@@ -17,9 +18,11 @@ NOBODY_READS = (errno.EPIPE, errno.EIO)
 class _Output(io.FileIO):
     """A standard stream of which nothing more is written once its reader has closed it, it has failed, or it `discards`."""
 
-    discards = failed = False
-    command = ""
-    """Who says on standard error why this stream has failed; empty: nobody."""
+    discards = False
+    failed = command = ""
+    """Why this stream has failed, and who says so on standard error; empty: nobody."""
+    leave: Callable[[str], object] | None = None
+    """Takes why this stream has failed at the end of the process, in place of standard error."""
 
     def write(self, data: Any, /) -> int:
         """As of a file; what cannot be written, or nobody reads any more, counts as written."""
@@ -30,18 +33,18 @@ class _Output(io.FileIO):
         except OSError as error:
             self.discards = True
             if error.errno not in NOBODY_READS and self.command:
-                self.failed = True
-                told = f"{self.command}: error: standard output cannot be written ({error.strerror}): send it elsewhere\n"
-                with contextlib.suppress(OSError):
-                    os.write(2, told.encode())
+                self.failed = f"standard output cannot be written ({error.strerror}): send it elsewhere"
+                if self.leave is None:
+                    with contextlib.suppress(OSError):
+                        os.write(2, f"{self.command}: error: {self.failed}\n".encode())
             return len(data)
 
 
-def outlive_readers(command: str) -> None:
+def outlive_readers(command: str, leave: Callable[[str], object] | None = None) -> None:
     """Let this process continue, with the status that it would have, once nobody reads its output: `| head` is no error.
 
-    If its output cannot be written, as on a full disk, it continues too, says so once, and ends with status 1. A standard stream that is
-    closed is opened, since any file of a run would take its place.
+    If its output cannot be written, as on a full disk, it continues too, says so once, and ends with status 1. At its end, `leave` may
+    pass that on to a launcher instead. A standard stream that is closed is opened, since any file of a run would take its place.
     """
     for number in range(3):
         try:
@@ -63,7 +66,7 @@ def outlive_readers(command: str) -> None:
             )
             setattr(sys, name, made)
             if name == "stdout":
-                raw.command = command
+                raw.command, raw.leave = command, leave
                 atexit.register(_end)
 
 
@@ -74,10 +77,14 @@ def _end() -> None:
 
 
 def has_failed() -> bool:
-    """Whether standard output could not be written."""
+    """Whether standard output could not be written. Called at the end of the process."""
     sys.stdout.flush()
     raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
-    return isinstance(raw, _Output) and raw.failed
+    if not isinstance(raw, _Output) or not raw.failed:
+        return False
+    if raw.leave is not None:
+        raw.leave(raw.failed)
+    return True
 
 
 def discard_output() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from multiprocessing import resource_tracker as multiprocessings_tracker
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from joblib.externals.loky.backend.popen_loky_posix import Popen
 from joblib.externals.loky.backend.reduction import dumps
 
 from hetsim.config.guard.compositions import Template, compositions
+from hetsim.runtime.parent import end_with
 from hetsim.sweeps.sent_runs import common_of, run_sent
 
 
@@ -53,12 +56,13 @@ class Pool(JoblibLauncher):  # type: ignore[misc]
 def _started_uninterrupted() -> Iterator[None]:
     """While this lasts, joblib starts processes that hold Ctrl-C back but in a run: elsewhere it would be a traceback of joblib's.
 
-    The sweep gets Ctrl-C, too, and ends them.
+    The sweep gets Ctrl-C, too, and ends them. If the sweep is killed, they end by themselves.
     """
     launch = Popen._launch
 
     def held_back(self: Any, process: Any) -> None:
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        process._target = partial(_following, os.getpid(), process._target)
         try:
             launch(self, process)
         finally:
@@ -69,6 +73,11 @@ def _started_uninterrupted() -> Iterator[None]:
         yield
     finally:
         Popen._launch = launch
+
+
+def _following(sweep: int, work: Callable[..., object], *arguments: Any, **options: Any) -> object:
+    end_with(sweep)
+    return work(*arguments, **options)
 
 
 def _in_a_process_of_the_pool(common: bytes, typed: list[str], template: Template | None, number: int) -> JobReturn:

@@ -27,7 +27,7 @@ from hetsim.distributed.launch.call import MAX_PROCESSES, agree
 from hetsim.distributed.launch.host_exchange import Hosts
 from hetsim.distributed.launch.host_keeper import HostKeeper
 from hetsim.distributed.launch.host_losses import StoreToKeeper, end_key, gone_key, told_key
-from hetsim.distributed.membership.keeper import BEGAN, OVER, Keeper, SurvivingRun, View, began_key, view_key
+from hetsim.distributed.membership.keeper import BEGAN, OVER, VOID, Keeper, SurvivingRun, View, began_key, go_key, view_key
 from hetsim.distributed.membership.membership import SAVED, Membership
 from hetsim.distributed.membership.peers import of_peer
 from hetsim.distributed.rank.joining import ServedRun
@@ -180,30 +180,71 @@ def answers(port: int) -> bool:
         return asking.connect_ex(("127.0.0.1", port)) == 0
 
 
+WORDS = ("backend=dist", "workload=quadratic", "budget.epochs=1000000", "pictures=false", "trace=none", "cluster=uniform4")
+
+
+def launched(folder: Path, *words: str, when: str, forged: dict[str, str]) -> tuple[int, str]:
+    """The status of a run by hetsim-launch, and what it says, if another program sets these keys once the run's store has that one."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [
+        sys.executable,
+        "-m",
+        "hetsim.cli.launch",
+        "--processes",
+        str(4 + ("method=asgd" in words)),
+        "--master",
+        f"127.0.0.1:{port}",
+        "--",
+        *WORDS,
+        *words,
+    ]
+    launcher = subprocess.Popen([*command, "hydra.run.dir=run"], cwd=folder, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        wait_for(lambda: launcher.poll() is not None or answers(port))
+        store = run_store(dist.TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(minutes=1)), 0)
+        wait_for(lambda: not when or store.check([when]))
+        for key, value in forged.items():
+            store.set(key, value)
+        _, told = launcher.communicate(timeout=120)
+    finally:
+        if launcher.poll() is None:
+            os.killpg(launcher.pid, signal.SIGKILL)
+    return launcher.returncode, told
+
+
+REGROUPS = ("method=ssgd", "budget.updates=300", "+cluster.faults={schedule: [{nodes: [1], crash: 0.05, repair: 0.1}]}")
+NOT_READ: dict[str, tuple[str, dict[str, str]]] = {
+    # when a key of a run's store is set, and what to
+    "unknown": ("", {"nonsense": "\x1b[2J"}),
+    "loaded": ("", {"loaded": "-100", "loaded/0": "x", "all loaded": "x"}),
+    "here": ("", {f"here/{number}": "-100" for number in range(9)}),
+    "all are here": (BEGAN, {go_key(number): "go" for number in range(9)}),
+    "void": (BEGAN, {go_key(number): VOID for number in range(9)}),
+    "no word": (BEGAN, {go_key(number): "nonsense" for number in range(9)}),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.parametrize(("when", "forged"), NOT_READ.values(), ids=NOT_READ)
+def test_no_key_that_is_not_read_as_a_value_makes_a_run_wait_for_ever(when: str, forged: dict[str, str], tmp_path: Path) -> None:
+    """It ends with its work done, or with a sentence: what a rank waits for, it waits for with a bound."""
+    status, told = launched(tmp_path, *REGROUPS, when=when, forged=forged)
+
+    assert (status == 0) == (tmp_path / "run" / "summary.json").exists(), told
+    assert "Traceback" not in told
+    assert status == 0 or told.count("hetsim-launch: error: ") == 1
+
+
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize("key", [OVER, view_key(1)])
 @pytest.mark.parametrize("method", ["ssgd", "local_sgd", "asgd"])
 def test_a_forged_end_of_a_run_is_no_success(method: str, key: str, tmp_path: Path) -> None:
     """Nor does it leave a summary, whichever method, and nobody waits for the work to be done."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    size = 5 if method == "asgd" else 4
-    words = ("backend=dist", "workload=quadratic", "budget.epochs=1000000", "pictures=false", "trace=none", "cluster=uniform4")
-    command = [sys.executable, "-m", "hetsim.cli.launch", "--processes", str(size), "--master", f"127.0.0.1:{port}", "--", *words]
-    launcher = subprocess.Popen(
-        [*command, f"method={method}", "hydra.run.dir=run"], cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
-    try:
-        wait_for(lambda: launcher.poll() is not None or answers(port))
-        store = run_store(dist.TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(minutes=1)), 0)
-        wait_for(lambda: store.check([BEGAN]))
-        store.set(key, "" if key == OVER else json.dumps([1, [], [], True]))
-        _, told = launcher.communicate(timeout=120)
-    finally:
-        if launcher.poll() is None:
-            os.killpg(launcher.pid, signal.SIGKILL)
+    status, told = launched(tmp_path, f"method={method}", when=BEGAN, forged={key: "" if key == OVER else json.dumps([1, [], [], True])})
 
-    assert launcher.returncode != 0
+    assert status != 0
     assert told.count("\n") == 1, told
     assert not (tmp_path / "run" / "summary.json").exists()

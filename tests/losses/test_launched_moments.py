@@ -221,5 +221,5 @@ def test_who_waits_for_a_rank_that_fails_to_load_fails_with_it() -> None:
     store.set(failed_key(1), "")
 
     with pytest.raises(RunFailed, match="the run has failed on another rank"):
-        wait_for_all(store, 3)
-    assert store.add("loaded", 1) == 2
+        wait_for_all(store, 0, 3)
+    assert store.check(["loaded/0"])

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from running import family, hetsim, wait_for
 
 from hetsim.runtime.temporary import OWNER, owned, remove_abandoned, temporary_folder
 
@@ -96,31 +92,3 @@ def test_the_folder_of_another_user_stays(place: Path, monkeypatch: pytest.Monke
     remove_abandoned()
 
     assert folder.exists()
-
-
-WORDS = ("backend=dist", "workload=quadratic", "pictures=false", "trace=none", "cluster=uniform4", "method=ssgd")
-KILLED = {
-    "hetsim": ("-m", "hetsim"),
-    "hetsim-launch": ("-m", "hetsim.cli.launch", "--processes", "4", "--"),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.long
-@pytest.mark.real_start
-@pytest.mark.parametrize("command", KILLED.values(), ids=KILLED)
-def test_a_start_removes_what_a_kill_has_left(command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After `kill -9`, by the next run."""
-    (tmp_path / "tmp").mkdir()
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
-    killed = hetsim(*command, *WORDS, "budget.epochs=1000000", folder=tmp_path / "run")
-    wait_for(lambda: (tmp_path / "run" / ".config.yaml.unfinished").exists())
-    killed.send_signal(signal.SIGKILL)
-    killed.communicate()
-    wait_for(lambda: not family(killed.pid))
-    left = [path.name for path in (tmp_path / "tmp").iterdir() if path.name.startswith(("hetsim-", "pymp-"))]
-    assert left
-
-    subprocess.run([sys.executable, *command, *WORDS, "budget.updates=3", f"hydra.run.dir={tmp_path / 'next'}"], check=True)
-
-    assert not [path.name for path in (tmp_path / "tmp").iterdir() if path.name.startswith(("hetsim-", "pymp-"))]

@@ -140,7 +140,7 @@ def take_part_elastically(
                 clocks = Clocks(ids, leader=leader)
         if not started.incarnation:  # the others get weights from the leader, and by then the file may have been replaced
             checkpoint = resumed(experiment, task, optimizers)
-            wait_for_all(connect(), experiment.num_ranks)
+            wait_for_all(connect(), rank, experiment.num_ranks)
             everyone = Group.form(connect(), "everyone", rank=rank, members=range(experiment.num_ranks), within=RENDEZVOUS_TIMEOUT)
             clocks = clocks_of(everyone, settings, leader=leader)
         whole, trace, saver = recording(experiment, folder, config, files, leads=leads, checkpoint=checkpoint, stop=stop, clocks=clocks)
@@ -217,16 +217,17 @@ def compute_here_alone() -> None:
     other.join()
 
 
-def wait_for_all(store: Any, num_ranks: int) -> None:
+def wait_for_all(store: Any, rank: int, num_ranks: int) -> None:
     """Wait until all ranks have loaded what they compute with, which takes some of them longer than the connections of a group may take.
 
     RunFailed if one of them has failed instead, in a process that continues: with the next run of a sweep.
     """
-    if store.add("loaded", 1) == num_ranks:
+    store.set(f"loaded/{rank}", "")
+    if store.check([f"loaded/{other}" for other in range(num_ranks)]):
         store.set(ALL_LOADED, "")
     pause, longest = LOADING_POLL
     while not store.check([ALL_LOADED]):  # `wait` with a timeout would have c10d write warnings at each
-        if any(store.check([failed_key(rank)]) for rank in range(num_ranks)):
+        if any(store.check([failed_key(other)]) for other in range(num_ranks)):
             raise failed_elsewhere()
         time.sleep(pause)
         pause = min(2 * pause, longest)

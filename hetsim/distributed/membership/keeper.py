@@ -139,6 +139,11 @@ def go_key(generation: int) -> str:
     return f"go/{generation}"
 
 
+def here_key(generation: int, rank: int) -> str:
+    """What this member of a generation sets once it waits for the others."""
+    return f"here/{generation}/{rank}"
+
+
 def beat_key(rank: int, incarnation: int) -> str:
     """Where a rank's heartbeats stand."""
     return f"beat/{rank}/{incarnation}"

@@ -25,6 +25,7 @@ from hetsim.distributed.membership.keeper import (
     beat_key,
     began_key,
     go_key,
+    here_key,
     join_key,
     left_key,
     view_key,
@@ -261,7 +262,8 @@ class Membership:
                 gone = f"rank {self.rank} was suspected to be lost, and is not missed any more"
                 raise RunFailed(gone) from PeerLost(gone)
             go = go_key(view.generation)
-            if self._store.add(f"here/{view.generation}", 1) >= len(view.members):
+            self._store.set(here_key(view.generation, self.rank), "")  # no counter, which another program could keep from its end
+            if self._store.check([here_key(view.generation, rank) for rank in view.members]):
                 self._store.compare_set(go, "", "go")
             if self._store.get(go).decode() != VOID:
                 with self._changed:

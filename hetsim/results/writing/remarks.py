@@ -28,6 +28,7 @@ def remarks(outcome: Outcome) -> list[str]:
         _doubts(outcome),
         _calibration(outcome),
         _not_felt(outcome),
+        _not_felt_by_a_phantom(outcome),
         _never_happened(outcome),
         _unused(outcome),
         _closed(outcome),
@@ -128,6 +129,17 @@ def _not_felt(outcome: Outcome) -> str | None:
     if not keys:
         return None
     return f"method={experiment.method} has no server, so it does not feel {', '.join(f'cluster.{key}' for key in keys)}"
+
+
+def _not_felt_by_a_phantom(outcome: Outcome) -> str | None:
+    """The keys that look at losses and gradients, where there are none. Keys that look at weights are refused."""
+    experiment = outcome.experiment
+    typed = {"nonfinite=fail": experiment.nonfinite == "fail", "stop_when_diverged=true": experiment.stop_when_diverged}
+    idle = [word for word, given in typed.items() if given]
+    if not idle or not outcome.is_phantom:
+        return None
+    does = "does" if len(idle) == 1 else "do"
+    return f"{' and '.join(idle)} {does} nothing, because workload={experiment.workload.name} has neither losses nor gradients"
 
 
 def _never_happened(outcome: Outcome) -> str | None:
