@@ -72,8 +72,8 @@ def run(*words: str, trust: Sequence[str] = (), config_dir: str | Path | None = 
         trust: exact names of your modules whose classes `_target_` may use.
         config_dir: a folder with further config files, as `--config-dir`.
         folder: the folder of the run's files; by default a new folder below runs/.
-        keys: the same arguments as keywords: method="dbs_sgd". A mapping sets keys of a group: cluster={"nodes": [{"count": 2, …}]}. The
-            group's other keys keep their values.
+        keys: the same arguments as keywords: method="dbs_sgd". A mapping changes some keys of a group and
+            keeps its other keys: cluster={"nodes": [{"count": 2, …}]}.
 
     Returns:
         The finished run.
@@ -128,12 +128,12 @@ def sweep(
     """Run `hetsim -m`: every combination of the values.
 
     Args:
-        varied: a value, or a list of values, for each key: {"method": ["ssgd", "asgd"], "seed": range(3), "budget.epochs": 2}. If one value
-            is itself a list, put it into a list.
+        varied: a value, or a list of values, for each key: {"method": ["ssgd", "asgd"], "seed": range(3), "budget.epochs": 2}. To pass
+            a single value that is a list, write [[…]].
         processes: the number of runs at a time; by default 1, and with Ray one for each CPU of the cluster.
         engine: "local", or "ray" for the Ray cluster of RAY_ADDRESS or for Ray on this machine.
         folder: the folder of the runs; by default a new folder below runs/. hetsim does not repeat finished runs there.
-        grid: values of a method's own keys, as `+grid=`: {"asgd": {"learning_rate": [0.01, 0.02]}}.
+        grid: values for each method separately, as `+grid=`: {"asgd": {"learning_rate": [0.01, 0.02]}}.
         trust: exact names of your modules whose classes `_target_` may use.
         config_dir: a folder with further config files, as `--config-dir`.
 
@@ -311,7 +311,8 @@ def advise(
         processes: the number of simulations at a time; by default one for each core, at most 8; with Ray one for each CPU of the cluster.
         engine: "local", or "ray" for the Ray cluster of RAY_ADDRESS or for Ray on this machine.
         folder: the folder for the results of simulations, from which the same call resumes; by default none.
-        minutes: the time limit. After this limit, or at SIGTERM, the call returns the best so far, and `data["stopped"]` gives the reason.
+        minutes: the time limit. After this limit, or at SIGTERM, the call returns the best result so far, and
+            `data["stopped"]` gives the reason.
         trust: exact names of your modules whose classes `_target_` may use.
         config_dir: a folder with further config files, as `--config-dir`.
 

@@ -12,27 +12,27 @@ DEFAULT_PERIOD_SECONDS = 5e-3
 """In a shorter period a capped process loses more to other programs, because the unused part of a period's budget is lost. In a longer
 one more of a step runs before its first pause (docs/internals/performance.md)."""
 MIN_BUDGET_SECONDS = 1e-3
-"""The least that Linux grants in a period."""
+"""The smallest budget of a period that Linux accepts."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Host:
-    """A machine whose `cores` the threads on it share evenly. With k of them busy each is `busy_speeds[k − 1]` times as fast as one alone.
+    """A machine whose threads share its `cores` evenly. While k cores are busy, the speed of each is `busy_speeds[k − 1]`.
 
     Cores that share caches, memory or a physical core (hyper-threads) have speeds below 1.
     """
 
     cores: int
     busy_speeds: tuple[float, ...] = ()
-    """One for each core, the first 1; empty: all are 1."""
+    """The speeds for 1, 2 … busy cores, relative to the first, which is 1. Empty: all are 1."""
     tick_seconds: float = 0.0
-    """How often its system looks whether a process has used up its quota; 0: at any moment."""
+    """The interval at which the system checks quotas; 0 checks continuously."""
 
     balance_seconds: float = 0.0
-    """How long a core stays idle before it takes over a thread from a core that several share; 0: all threads share all cores evenly."""
+    """How long a core stays idle before it takes over a thread of another core; 0: all threads share all cores evenly."""
 
     def speed(self, busy: int) -> float:
-        """The speed of each busy core while `busy` cores are busy, relative to one that is busy alone."""
+        """The speed of each core while `busy` cores are busy, relative to its speed while no other core is busy."""
         return self.busy_speeds[busy - 1] if self.busy_speeds else 1.0
 
 
@@ -45,37 +45,37 @@ class CommunicationWork:
     receive_seconds: float = 0.0
     receive_seconds_per_byte: float = 0.0
     thread_seconds: float = 0.0
-    """Beside these, of the thread that computes, for each message that it sends or receives."""
+    """The additional cost of each message for the computing thread, at both ends."""
     collective_seconds: float = 0.0
     collective_seconds_per_byte: float = 0.0
     collective_thread_share: float = 0.0
-    """The part of a collective's work that the thread does which computes, from 0 to 1; the rest is that of threads that move messages."""
+    """The part of a collective's work that the computing thread does, from 0 to 1. Threads that move messages do the rest."""
     agreement_seconds: float = 0.0
-    """On each rank of a method without a server, at each commit, where all ranks ask whether the run continues."""
+    """The cost of a commit without a server, on each rank: all ranks agree whether to continue."""
     cold_seconds: float = 0.0
-    """What an end of a message takes longer, at most, where it has moved none just before: caches are cold then."""
+    """The maximum extra time of an end of a message after a pause, because caches are cold."""
     cooling_seconds: float = math.inf
-    """How long that takes: after a pause of p seconds it is cold_seconds · (1 − exp(−p / cooling_seconds))."""
+    """The time constant: the extra time after a pause of p seconds is cold_seconds · (1 − exp(−p / cooling_seconds))."""
 
     def send(self, nbytes: float) -> float:
-        """At the sender of a message."""
+        """The CPU-seconds of the sender of a message."""
         return self.send_seconds + nbytes * self.send_seconds_per_byte
 
     def receive(self, nbytes: float) -> float:
-        """At its receiver."""
+        """The CPU-seconds of the receiver of a message."""
         return self.receive_seconds + nbytes * self.receive_seconds_per_byte
 
     def collective(self, nbytes: float) -> float:
-        """On each rank of an all-reduce or a gather."""
+        """The CPU-seconds of each rank of an all-reduce or a gather."""
         return self.collective_seconds + nbytes * self.collective_seconds_per_byte
 
     def cold(self, pause: float) -> float:
-        """What an end of a message takes longer whose last one began so many seconds before."""
+        """The extra seconds of an end of a message, if its previous message began `pause` seconds earlier."""
         return cold_after(pause, self.cold_seconds, self.cooling_seconds)
 
 
 def cold_after(pause: float, most: float, cooling: float) -> float:
-    """What work takes longer after a pause, in seconds, of at most `most` more; `cooling` is how soon caches are cold."""
+    """The extra seconds of work after a pause: at most `most`, with the time constant `cooling`."""
     return most * -math.expm1(-pause / cooling) if most else 0.0
 
 

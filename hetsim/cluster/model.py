@@ -17,14 +17,14 @@ from hetsim.cluster.link_slowdown import LinkSlowdown
 from hetsim.cluster.validity import Calibration
 
 Capacity = float | None
-"""What a link carries, in bytes per second; None: it is never the bottleneck."""
+"""The bandwidth of a link, in bytes per second; None: the link is never the bottleneck."""
 MACHINE = "machine"
 """With a number behind it, the rack of a machine with several GPUs, whose link is the machine's network card."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SlowSpells:
-    """A node that others use too: work takes `factor` times as long in slow spells, which alternate with fast times, fast first."""
+    """A node that other programs use too: work takes `factor` times as long in slow spells. A run starts with a fast time."""
 
     factor: float
     seconds_between: Distribution
@@ -35,9 +35,9 @@ class SlowSpells:
 class Node:
     """One worker: a gradient of b samples takes (overhead_seconds + b · seconds_per_sample) · noise, or a measured time · noise.
 
-    `table` has measured (samples, seconds), rising in samples: linear in between, constant below the first, and beyond the
-    last as between the last two. `slowdown` has (seconds, factor), the first at 0: from then on all work takes `factor`
-    times as long. It and slow spells also act on work in progress. These times are those on a whole core.
+    `table` contains measured (samples, seconds), rising in samples. Times are linear between points, constant below the first,
+    and extrapolated from the last two. `slowdown` contains (seconds, factor), the first at 0: from this second on, all work takes
+    `factor` times as long. Slowdowns and slow spells also act on work in progress. All times are for a whole core.
     """
 
     seconds_per_sample: float = 0.0
@@ -48,44 +48,44 @@ class Node:
     slow_spells: SlowSpells | None = None
     slowdown: tuple[tuple[float, float], ...] = ()
     slowdown_period_seconds: float | None = None
-    """After which the slowdown begins again; None: its last factor holds to the end."""
+    """The period after which the slowdown begins again; None: the last factor holds to the end."""
     cpu_quota: float | None = None
-    """The share of one core that it gets, above 0 and at most 1; None: it is not capped."""
+    """The maximum share of one core, above 0 and at most 1; None: no quota."""
     cpu_quota_period_seconds: float | None = None
-    """The period in which it gets it; None: evenly, at any time."""
+    """The period of the quota; None: a steady share."""
     cpu_quota_covers_messages: bool = False
-    """Whether moving its messages uses up its share, too."""
+    """Whether moving messages uses the quota too."""
     host: str | None = None
-    """The machine whose cores it shares with others; None: one of its own."""
+    """The machine whose cores the node shares; None: a machine of its own."""
     cold_seconds: float = 0.0
-    """What a gradient takes longer, at most, where the node has not computed one just before: caches are cold then."""
+    """The maximum extra time of a gradient after a pause, because caches are cold."""
     cooling_seconds: float = math.inf
-    """How long that takes: after a pause of p seconds it is cold_seconds · (1 − exp(−p / cooling_seconds))."""
+    """The time constant: the extra time after a pause of p seconds is cold_seconds · (1 − exp(−p / cooling_seconds))."""
     max_samples: int | None = None
-    """How many samples it takes at most; None: no bound."""
+    """The largest share that fits into memory, in samples; None: no bound."""
     micro_batch: int | None = None
-    """How many samples are computed at a time: more take several passes, whose gradients are added up. None: all at once."""
+    """The samples of one pass. Larger shares take several passes, and their gradients are added up. None: one pass."""
     latency_seconds: float = 0.0
     uplink_bytes_per_second: Capacity = None
     downlink_bytes_per_second: Capacity = None
     half_duplex: bool = False
-    """Whether its uplink carries what it sends and what it receives together, as a radio does."""
+    """Whether sent and received messages share the uplink, as on a radio link."""
     link_slowdown: LinkSlowdown | None = None
     rack: str | None = None
     device: str | None = None
-    """Where its process computes in a real run: cpu, cuda or cuda:K; None: where the config's `device` says."""
+    """The device of the node's process in a real run: cpu, cuda or cuda:K; None: the config's `device`."""
     cost_per_hour: float = 0.0
-    """What it costs while a run lasts, in any currency. No time depends on it."""
+    """The price of the node, in any currency. It does not affect times."""
 
     def cold(self, pause: float) -> float:
-        """What a gradient takes longer that begins so many seconds after the last one has ended."""
+        """The extra seconds of a gradient that begins `pause` seconds after the end of the previous one."""
         return cold_after(pause, self.cold_seconds, self.cooling_seconds)
 
     @cached_property
     def on_its_share(self) -> Node:
-        """The node without a quota whose gradients and updates take as long as those of this one: 1/cpu_quota of the times described.
+        """An equally fast node without a quota: its gradients and updates take 1/cpu_quota times the described seconds.
 
-        The node itself if it gets its share by periods: then no such node is the same.
+        If the quota has periods, there is no such node, and this node is returned unchanged.
         """
         share = self.cpu_quota
         if share is None or self.cpu_quota_period_seconds is not None:
@@ -102,7 +102,7 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True)
 class Rack:
-    """Nodes (and racks) at one switch, which share its link to the rest; a config may give only the uplink, for both directions."""
+    """Nodes (and racks) at one switch. They share its link to the rest. A config may give only the uplink, for both directions."""
 
     uplink_bytes_per_second: Capacity = None
     downlink_bytes_per_second: Capacity = None
@@ -115,7 +115,7 @@ class Rack:
 
 @dataclass(frozen=True, kw_only=True)
 class Between:
-    """The way between two racks, in either direction: in place of the network's numbers, for messages from one to the other."""
+    """The path between two racks, in either direction. Its numbers replace the network's for messages between these racks."""
 
     bytes_per_second: float | None = None
     """The most that one message gets. None: as the network's."""
@@ -206,11 +206,11 @@ class Cluster:
     faults: Faults = field(default_factory=Faults)
     hosts: Mapping[str, Host] = field(default_factory=dict)
     calibrated: Calibration | None = None
-    """What its times hold for; None: nobody has measured them."""
+    """The range in which measured times are valid; None: times were not measured."""
 
     @property
     def shares_cores(self) -> bool:
-        """Whether any process shares the cores of a host, or gets a share of one by periods, or messages take CPU-seconds."""
+        """Whether any process shares the cores of a host or has a quota with periods, or messages take CPU-seconds."""
         ends: list[Node | Server] = [*self.nodes, self.server]
         return self.network.cpu is not None or any(end.host is not None or end.cpu_quota_period_seconds is not None for end in ends)
 
@@ -221,18 +221,18 @@ class Cluster:
 
     @property
     def cost_per_hour(self) -> float:
-        """What all nodes cost together."""
+        """The price of all nodes together."""
         return math.fsum(node.cost_per_hour for node in self.nodes)
 
     @property
     def max_samples(self) -> tuple[int, ...] | None:
-        """How many samples fit into each node's memory; None if no node has a bound."""
+        """The samples that fit into the memory of each node; None if no node has a bound."""
         if all(node.max_samples is None for node in self.nodes):
             return None
         return tuple(2**62 if node.max_samples is None else node.max_samples for node in self.nodes)
 
     def capacity(self, link: tuple[str, int | str]) -> float:
-        """What a link carries, in bytes per second: as described; otherwise as the network card of a machine, or without limit."""
+        """The bandwidth of a link, in bytes per second: its own, or else that of a machine's network card, or infinite."""
         direction, owner = link
         card = math.inf if self.network.sharing == "none" else self.network.bytes_per_second
         end: Node | Rack | Server
@@ -261,7 +261,7 @@ class Cluster:
 
     @cached_property
     def region_racks(self) -> tuple[str | None, ...]:
-        """The outermost racks of the nodes, each once, in the order of the ranks; None stands for those in no rack."""
+        """The outermost rack of each node, without duplicates, in rank order; None stands for nodes without a rack."""
         return tuple(dict.fromkeys(self._outermost_rack(node) for node in self.nodes))
 
     @property
@@ -271,11 +271,11 @@ class Cluster:
         return tuple(number[self._outermost_rack(node)] for node in self.nodes)
 
     def end(self, rank: int) -> Node | Server:
-        """The node of a worker, or the server of a rank after them: all local servers are as the server, but each in its region's rack."""
+        """The node of a worker, or the server for a higher rank. Local servers equal the server, but each is in the rack of its region."""
         return self.nodes[rank] if rank < self.num_workers else self.server
 
     def path(self, sender: int, receiver: int) -> Path:
-        """From one rank to another; rank N is the server, and those after it are local servers."""
+        """The path from one rank to another. Rank N is the server, and higher ranks are local servers."""
         up, down = self._way_out(sender), self._way_out(receiver)
         while up[-1] == down[-1]:  # the message does not leave a rack that contains both
             up, down = up[:-1], down[:-1]
@@ -293,7 +293,7 @@ class Cluster:
         )
 
     def message_seconds(self, sender: int, receiver: int, nbytes: float) -> float:
-        """From sending to delivery of a message that shares no link, without jitter."""
+        """The seconds from sending to delivery, for a message that shares no link, without jitter."""
         path = self.path(sender, receiver)
         return path.latency_seconds + nbytes / min([path.bytes_per_second, *map(self.capacity, path.links)])
 

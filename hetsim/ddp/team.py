@@ -40,7 +40,8 @@ class Team:
     """The ranks of a process group, each with its own share of a global batch of `batch_size` samples.
 
     The average of the ranks' gradients is the gradient of one process over the same batch: Σ b_i g_i / R, with b_i of R samples on rank i.
-    The loss must be the mean over the rank's samples. All ranks must construct the Team, and call `loader` and `wrap`, in the same way.
+    The loss must be the mean over the rank's samples. All ranks must pass the same arguments to the Team (except `max_samples`), and make
+    the same calls of `loader` and `wrap`.
     """
 
     def __init__(
@@ -135,7 +136,7 @@ class Team:
         return TeamLoader(dataset, self._schedule, self, self.rank, device, options)
 
     def wrap(self, model: M, hook: Hook = allreduce_hook, state: Any = None, *, loss: str = MEAN) -> M:
-        """Weight the gradients of a model, measure its steps, and return it. Call it for each model that you train on the loader's batches.
+        """Weight the gradients of a model, measure its steps, and return the model. Call `wrap` for each model of the loop.
 
         Raises ValueError for a model whose gradients would be wrong.
 
@@ -143,7 +144,7 @@ class Team:
             model: a DistributedDataParallel, compiled or not.
             hook: a hook of torch.distributed.algorithms.ddp_comm_hooks, which averages the weighted gradients and may compress them.
             state: the hook's state. None passes the model's process group, which these hooks expect.
-            loss: "mean", or "global" for a loss that is already divided by a count summed over all ranks, or weighted by `scale`.
+            loss: "mean", or "global" for a loss that `scale` weights, or that your script divides by a total over all ranks.
         """
         ddp = distributed(model, self._control.group, state)
         if ddp in self._losses:
@@ -188,8 +189,8 @@ class Team:
         """Average this step's gradient over the tokens of the whole batch. Call it on all ranks, before `backward`.
 
         Args:
-            weight: the number of tokens (or other units) on this rank that the loss averages over. The ranks wait for one another only in
-                the first such step.
+            weight: the number of this rank's tokens (or other units) in the mean of the loss. Ranks wait for one another only in the
+                first step with `count`.
         """
         if MEAN not in self._losses.values():
             raise ValueError(

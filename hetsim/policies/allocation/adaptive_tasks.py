@@ -1,4 +1,4 @@
-"""ATA: whole tasks to the workers with the shortest plausible times, from lower confidence bounds of times that nobody knows."""
+"""ATA: assign whole tasks by lower confidence bounds of the workers' unknown mean seconds."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class AdaptiveTasksState:
     seconds: tuple[float, ...] = field(repr=False)
     num_rounds: int = 0
     absent: tuple[int, ...] = ()
-    """The ranks that had tasks in the last round, and were not measured."""
+    """The ranks with tasks in the last round for which no time arrived."""
 
 
 @dataclass(frozen=True, kw_only=True)
