@@ -112,6 +112,11 @@ class Experiment:
                 f"allocation is {type(allocation).__name__}, which may leave out workers, and {type(self.coordination).__name__} needs a "
                 "gradient of each: take coordination=all_reduce, or another allocation such as dbs"
             )
+        if allocation.leaves_out and self.data == "owned":
+            raise ValueError(
+                f"allocation is {type(allocation).__name__}, which may leave out workers, and with data=owned nobody would see their samples: "
+                "leave out data=owned, or take another allocation such as dbs"
+            )
         if self.batch_size < self.num_workers and not allocation.leaves_out:
             raise ValueError(f"batch_size={self.batch_size} is less than one sample for each of {self.num_workers} workers: raise it")
         allocation.initial_within(self.num_workers, self.batch_size, self.cluster.max_samples)

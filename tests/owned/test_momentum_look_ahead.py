@@ -134,7 +134,7 @@ def test_a_discount_of_moments_is_one_where_nothing_is_late():
     [
         (("method=mla",), {"momentum": 1.0}, "momentum must be at least 0 and below 1, not 1"),
         (("method=heloco",), {"optimizer": {"cosine": 1.0}}, "cosine must be at least 0 and below 1, not 1"),
-        (("method=cgad",), {"discount": {"rate": -1.0}}, "discount.rate must be a finite number of at least zero, not -1.0"),
+        (("method=cgad",), {"discount": {"rate": -1.0}}, "discount.rate must be a finite number of at least zero, not -1"),
         (("method=cgad",), {"discount": {"cutoff": 0}}, "discount.cutoff must be at least 1, not 0"),
     ],
     ids=str,

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from methods import METHODS, STOPPING
+from methods import METHODS as ALL_METHODS
+from methods import STOPPING
 from own_pools import DROPS, HANDS_OUT_AHEAD, SIZES, Pieces, Q, applied, cursors, owned, tile_pools
 from test_every_method import SERIAL, short
-from test_lockstep import METHODS as LOCKSTEP_METHODS
+from test_lockstep import METHODS as ALL_LOCKSTEP_METHODS
 from test_lockstep import reported
 from threads import run_in_threads
 from worlds import NO_NETWORK, UNEVEN, cluster, experiment, node, simulate
@@ -28,6 +29,7 @@ from hetsim.workloads.sequence import Sequence, word, words
 
 pytestmark = pytest.mark.slow
 
+METHODS, LOCKSTEP_METHODS = ({name: row for name, row in rows.items() if name != "ata"} for rows in (ALL_METHODS, ALL_LOCKSTEP_METHODS))
 EVERY_METHOD = pytest.mark.parametrize("name", METHODS)
 LABELS = np.random.default_rng(3).permutation(np.repeat(np.arange(10), 40))
 BALANCED = Divisible("by hand", len(LABELS), LABELS)
@@ -38,6 +40,12 @@ IN_ROUNDS = (
     *("mla", "heloco", "cgad", "mindflayer"),
 )
 """Methods whose workers take ranges for several gradients, which end with an epoch."""
+
+
+def test_no_workers_own_samples_are_left_out():
+    """A rule that gives a worker nothing would never see them."""
+    with pytest.raises(ValueError, match="AdaptiveTasks, which may leave out workers, and with data=owned nobody would see their samples"):
+        owned("ata", "workload=phantom")
 
 
 @pytest.mark.parametrize("num_workers", [1, 3, 7])

@@ -199,7 +199,7 @@ def test_padded_ranks_give_up_what_simulated_ones_do():
         ((), {"trials": 0}, r"^coordination\.trials must be at least 1, not 0"),
         ((), {"trials": [1, 2]}, r"^coordination\.trials has 2 numbers, but the cluster has 4 workers: give one for each"),
         ((), {"trials": None}, r"^coordination\.trials must be a whole number, not None"),
-        ((), {"within": -1.0}, r"^coordination\.within must be a finite number above zero, not -1\.0"),
+        ((), {"within": -1.0}, r"^coordination\.within must be a finite number above zero, not -1"),
         ((), {"within": [1.0]}, r"^coordination\.within has 1 numbers"),
         ((), {"success": 1.5}, r"^coordination\.success is a probability, at most 1, not 1\.5"),
         ((), {"success": 0.0}, r"^coordination\.success must be a finite number above zero, not 0"),
