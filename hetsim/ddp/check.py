@@ -220,9 +220,11 @@ def refuse_other_training(folder: Path, processes: int) -> None:
     passes, backward = itertools.count(1), torch.autograd.backward
 
     def watched(*arguments: Any, **options: Any) -> None:
-        if not Check.num_wrapped and processes > 1 and not (dist.is_initialized() and dist.get_world_size() > 1):
+        if Check.num_wrapped:
+            torch.autograd.backward = backward
+        elif processes > 1 and not (dist.is_initialized() and dist.get_world_size() > 1):
             raise refused(folder, ALONE.format(processes))
-        if not Check.num_wrapped and next(passes) > PASSES_WITHOUT_A_TEAM:
+        elif next(passes) > PASSES_WITHOUT_A_TEAM:
             raise refused(folder, NO_TEAM + (IN_TRAINER if "transformers.trainer" in sys.modules else IN_LOOP))
         backward(*arguments, **options)
 

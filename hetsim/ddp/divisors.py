@@ -75,7 +75,7 @@ def _paths(loss: Any) -> Iterator[tuple[Output, tuple[Divisor, ...]]]:
     Paths that may contain an unknown divisor are left out: through a function of the script's own, or through a sum that may be weighted.
     """
     waiting: list[tuple[Any, tuple[Divisor, ...], Output | None]] = [(loss, (), None)]
-    seen = set()
+    seen: set[Any] = set()
     while waiting and len(seen) < MAX_VISITS:
         visit = node, divisors, within = waiting.pop()
         if visit in seen:

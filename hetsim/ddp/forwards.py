@@ -62,7 +62,8 @@ class Forwards:
         for tensor in tensors(output):
             if tensor.grad_fn is not None:
                 tensor.register_hook(arrive)  # type: ignore[no-untyped-call]
-                tensor.grad_fn.metadata[MARK] = Output(tensor.dim() == 0, partial(self._steps.divided, forward, self._loss))
+                metadata: Any = tensor.grad_fn.metadata
+                metadata[MARK] = Output(tensor.dim() == 0, partial(self._steps.divided, forward, self._loss))
 
     def taken(self) -> Sequence[Forward]:
         """The forward passes whose gradients have arrived since the last call."""

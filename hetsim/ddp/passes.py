@@ -148,6 +148,8 @@ class Passes:
         On a GPU, divisors that only the GPU knows are read in steps 0, 1, 2, 4, 8, …, because reading waits for it.
         """
         number, step, *_ = forward.given
+        if self._used.is_another or other_size(forward.given, self._rank) is not None:
+            return  # refused by another sentence
         is_read = number & (number - 1) == 0
         known = [each for each in divisors if isinstance(each.number, int) or each.number.device.type == "cpu"]
         if len(step.shares) > 1 and not self._is_counted(loss) and (is_read or len(known) == len(divisors)):

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from ddp_laws import BATCH_SIZE, UNEVEN, Samples, farthest, gradients, mlp, raised
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.nn import functional as F  # noqa: N812
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 from hetsim.ddp import Team
@@ -137,7 +137,7 @@ def in_turn(*, team: bool) -> float:
         x, model = next(iter(of.loader(samples, shuffle=False, drop_last=True)))[0], of.wrap(model)
     outputs = [model(x), model(x)]
     for each in outputs:
-        each.pow(2).mean().backward()
+        torch.autograd.backward(each.pow(2).mean())
     alone = mlp()
     (2 * alone(samples.x[: share * size]).pow(2).mean()).backward()
     return farthest(gradients(model), gradients(alone))
