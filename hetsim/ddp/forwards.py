@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import torch
 
 from hetsim.ddp.copies import not_compiled
+from hetsim.ddp.divisors import MARK, Divisor, Output
 from hetsim.ddp.used import Given, storages_of, tensors
 
 TWO_BATCHES = (
@@ -17,6 +19,10 @@ TWO_BATCHES = (
 PARTS = (
     "the model was called with {} samples of a batch of {}, whose means may count wrongly: use equal parts (Team(…, multiple_of=k)), or "
     "call team.count(number) before backward, or, for a loss over other samples, wrap with loss='global' and use team.scale"
+)
+DIVIDED = (
+    "the loss is a mean over {:g} where this rank has {} samples, and would be weighted by these: call team.count(number) before "
+    "backward, with the number that divides the loss, or wrap with loss='global'"
 )
 
 
@@ -36,6 +42,9 @@ class Steps(Protocol):
     def arrive(self, forward: Forward, loss: str) -> None:
         """The gradients of this forward pass arrive next."""
 
+    def divided(self, forward: Forward, loss: str, divisors: Sequence[Divisor]) -> None:
+        """A loss of this kind was computed from the output of this forward pass, and has these divisors."""
+
 
 class Forwards:
     """Those of a model whose gradients have arrived since the last reduction."""
@@ -53,6 +62,8 @@ class Forwards:
         for tensor in tensors(output):
             if tensor.grad_fn is not None:
                 tensor.register_hook(arrive)  # type: ignore[no-untyped-call]
+                metadata: Any = tensor.grad_fn.metadata
+                metadata[MARK] = Output(tensor.dim() == 0, partial(self._steps.divided, forward, self._loss))
 
     def taken(self) -> Sequence[Forward]:
         """The forward passes whose gradients have arrived since the last call."""
@@ -69,6 +80,17 @@ class Forwards:
                 self._arrived.append(forward)
 
         return arrive
+
+
+def check_divisors(divisors: Sequence[Divisor], *numbers: int) -> None:
+    """ValueError with one sentence if a loss with these divisors is no mean over one of these numbers of samples.
+
+    A loss may have several divisors: of samples, of tasks, of accumulated steps.
+    """
+    means = [each for each in divisors if each.is_mean]
+    if means and not any(each.fits(number) for each in divisors for number in numbers):
+        last = means[-1]
+        raise ValueError(DIVIDED.format(float(last.sizes[0] if last.sizes else last.number), numbers[0]))
 
 
 def samples_in(inputs: Any, given: Given, assigned: int) -> int:

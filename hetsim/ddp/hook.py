@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from hetsim.ddp.copies import Copied, Own, remove
+from hetsim.ddp.divisors import watch_losses
 from hetsim.ddp.forwards import Forward, Forwards
 from hetsim.ddp.forwards import Steps as Passed
 from hetsim.ddp.tokens import Normalised
@@ -121,6 +122,8 @@ def register(ddp: DistributedDataParallel, weighted: Weighted) -> None:
         if not ddp._comm_hooks:
             ddp.register_comm_hook(weighted, weighted_hook)
             ddp.register_forward_hook(Own(weighted.forwards), with_kwargs=True)
+            if weighted.check is None:  # which compares gradients, and names the remedy
+                watch_losses()
             return
     except RuntimeError:  # one in C++, of which Python keeps no record
         ddp._comm_hooks.clear()

@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
+from hetsim.ddp.divisors import Divisor
 from hetsim.ddp.exchange import Balance
-from hetsim.ddp.forwards import TWO_BATCHES, Forward, check_parts, samples_in
+from hetsim.ddp.forwards import TWO_BATCHES, Forward, check_divisors, check_parts, samples_in
 from hetsim.ddp.hook import GLOBAL, MEAN
 from hetsim.ddp.schedule import Schedule, Step
 from hetsim.ddp.tokens import Normalised, Tokens
@@ -140,6 +141,19 @@ class Passes:
         """ValueError with one sentence if the gradients of this forward pass need another weight than those of the present batch."""
         if not self._is_counted(loss) and weights(forward.given.step, loss) != weights(self.present.step, loss):
             raise ValueError(TWO_BATCHES.format(forward.given.step.shares, self.present.step.shares))
+
+    def divided(self, forward: Forward, loss: str, divisors: Sequence[Divisor]) -> None:
+        """ValueError with one sentence if a loss with these divisors would be weighted wrongly.
+
+        On a GPU, divisors that only the GPU knows are read in steps 0, 1, 2, 4, 8, …, because reading waits for it.
+        """
+        number, step, *_ = forward.given
+        if self._used.is_another or other_size(forward.given, self._rank) is not None:
+            return  # refused by another sentence
+        is_read = number & (number - 1) == 0
+        known = [each for each in divisors if isinstance(each.number, int) or each.number.device.type == "cpu"]
+        if len(step.shares) > 1 and not self._is_counted(loss) and (is_read or len(known) == len(divisors)):
+            check_divisors(divisors, len(step.range_of(self._rank)), forward.samples)
 
     def _is_counted(self, loss: str) -> bool:
         """Whether the script says by what the present loss is divided."""

@@ -91,6 +91,7 @@ TABLE = {
     "a second loss beside a scaled one": ({"loop": SECOND.format("team.scale(loss)"), "wrapped": "loss='global'"}, RIGHT),
     "an encoder and a decoder": ({"encoder": ENCODER}, RIGHT),
     "an encoder that is normalised over all ranks, and a decoder": ({"encoder": ENCODER, "loop": GLOBAL}, ddp_check.NORMALISED),
+    "a mask on the loss": ({"loop": "loss = errors[1:].mean()"}, WRONG),
     "dropout": ({"layers": "torch.nn.Dropout(0.5), "}, ddp_check.CAUSES),
     "batch norm": ({"layers": "torch.nn.BatchNorm1d(4), ", "options": "drop_last=True"}, ddp_check.CAUSES),
     "batch size by the number of processes": ({"batch": "10 * size"}, RIGHT),
