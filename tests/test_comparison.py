@@ -375,6 +375,19 @@ def test_a_folder_stands_for_the_runs_below_it(
     assert {path.name for path in (tmp_path / "pictures").iterdir()} == {"timeline.png"}
 
 
+def test_many_different_keys_of_a_cluster_are_one_sentence(
+    repeats: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As a calibrated cluster differs from what is described in nearly all of them. A few keys are shown with their values."""
+    described = "{name: a, nodes: 2, network: {latency_seconds: 1, bytes_per_second: 1}, server: {seconds_per_update: 1}}"
+    for side, its in zip(repeats, (described, described.replace("1", "2").replace("a, nodes: 2", "b, nodes: 3")), strict=True):
+        for number in range(3):
+            (side / str(number) / "config.yaml").write_text(f"method: asgd\nlearning_rate: 0.1\nseed: {number}\ncluster: {its}\n")
+
+    assert comparing(monkeypatch, *repeats) == 0
+    assert "the runs differ in 5 keys of cluster: name, network, nodes, server\n" in capsys.readouterr().err
+
+
 def test_runs_of_two_configs_are_no_repeats(
     repeats: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

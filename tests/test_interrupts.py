@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 from running import family, wait_for
@@ -149,10 +150,15 @@ CHEAP = {("simulated run", "interrupt twice"), ("sweep", "hang up"), ("search", 
 """The cells that are in every `make test`."""
 
 
+def temporary(folder: Path) -> Path:
+    """The command's folder for temporary files, short enough for the names of sockets."""
+    return folder.parent / f"t{crc32(str(folder).encode()):x}"
+
+
 def started(case: Case, folder: Path) -> subprocess.Popen[bytes]:
     """The command, once it has come to its moment."""
     (folder / "script.py").write_text("import pathlib, time\npathlib.Path('began').touch()\ntime.sleep(10000)\n")
-    (folder / "tmp").mkdir()
+    temporary(folder).mkdir()
     if case.before:
         subprocess.run([sys.executable, "-m", "hetsim", *case.before], cwd=folder, check=True, capture_output=True)
     module = {"hetsim": "hetsim"}.get(case.script, f"hetsim.cli.{SCRIPTS[case.script].partition(':')[2]}")
@@ -161,7 +167,7 @@ def started(case: Case, folder: Path) -> subprocess.Popen[bytes]:
         os.write(writing, bytes(fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 4096)))
     with (folder / "err").open("wb") as errors:
         command = subprocess.Popen(
-            [sys.executable, "-m", module, *case.words], cwd=folder, env={**os.environ, "TMPDIR": str(folder / "tmp")}, stdout=writing,
+            [sys.executable, "-m", module, *case.words], cwd=folder, env={**os.environ, "TMPDIR": str(temporary(folder))}, stdout=writing,
             stderr=errors, stdin=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
     os.close(writing)
@@ -218,7 +224,7 @@ def test_a_signal_ends_a_command_with_one_sentence(name: str, how: str, tmp_path
     assert seconds < ENDS_WITHIN or os.getloadavg()[0] > 2 * (os.cpu_count() or 1), seconds
     wait_for(lambda: not family(command.pid))
     assert not list(tmp_path.rglob(".*.unfinished"))
-    assert not [path for path in (tmp_path / "tmp").iterdir() if not path.name.startswith(("torchinductor", "joblib"))]
+    assert not [path for path in temporary(tmp_path).iterdir() if not path.name.startswith(("torchinductor", "joblib"))]
 
 
 def alive(command: int, folder: Path) -> set[int]:
@@ -249,9 +255,9 @@ def test_a_killed_command_leaves_no_process_and_the_next_start_removes_its_folde
             with contextlib.suppress(ProcessLookupError):
                 os.kill(left, signal.SIGKILL)
 
-    variables = {**os.environ, "TMPDIR": str(tmp_path / "tmp")}
+    variables = {**os.environ, "TMPDIR": str(temporary(tmp_path))}
     subprocess.run([sys.executable, "-m", "hetsim", *NEXT], cwd=tmp_path, check=True, capture_output=True, env=variables)
-    assert not [path.name for path in (tmp_path / "tmp").iterdir() if path.name.startswith(("hetsim-", "pymp-"))]
+    assert not [path.name for path in temporary(tmp_path).iterdir() if path.name.startswith(("hetsim-", "pymp-"))]
 
 
 def test_each_command_is_interrupted() -> None:

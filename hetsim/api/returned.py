@@ -188,8 +188,7 @@ class Comparison(InNotebooks):
         drawing(self.found.sides)(Path(folder))
 
     def __repr__(self) -> str:
-        remarks = [*(f"the runs differ in {key}: {one} and {other}" for key, (one, other) in self.different.items()), *self.found.remarks]
-        return "\n".join([render(self.found), *map(printable, remarks)])
+        return "\n".join([render(self.found), *map(printable, [*self.found.sides.in_words, *self.found.remarks])])
 
 
 @dataclass(frozen=True, repr=False)

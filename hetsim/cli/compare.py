@@ -48,9 +48,7 @@ def main() -> None:
         draw = None if arguments.pictures is None else drawing(found.sides)
         traced = [] if arguments.perfetto is None else perfetto.of_sides(arguments.perfetto, found.sides)
         print(render(found), flush=True)
-        for key, (one, other) in found.sides.different.items():
-            tell(f"the runs differ in {key}: {one} and {other}")
-        for remark in found.remarks:
+        for remark in (*found.sides.in_words, *found.remarks):
             tell(remark)
         for side in found.sides.both:
             for folder, summary in zip(side.folders, side.summaries, strict=True):

@@ -114,8 +114,8 @@ class Experiment:
             )
         if allocation.leaves_out and self.data == "owned":
             raise ValueError(
-                f"allocation is {type(allocation).__name__}, which may leave out workers, and with data=owned nobody would see their samples: "
-                "leave out data=owned, or take another allocation such as dbs"
+                f"allocation is {type(allocation).__name__}, which may leave out workers, and with data=owned nobody would see their "
+                "samples: leave out data=owned, or take another allocation such as dbs"
             )
         if self.batch_size < self.num_workers and not allocation.leaves_out:
             raise ValueError(f"batch_size={self.batch_size} is less than one sample for each of {self.num_workers} workers: raise it")

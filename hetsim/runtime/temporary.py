@@ -15,6 +15,8 @@ from pathlib import Path
 
 OWNER = ".hetsim"
 """The file that the process of a folder has locked."""
+LONGEST_SOCKET = 107
+"""Bytes of the path of a Unix socket."""
 PREFIXES = ("hetsim-", "pymp-")
 """How the names of the folders begin: hetsim's own, and those of multiprocessing in its processes."""
 
@@ -39,7 +41,12 @@ def owned(folder: Path) -> Iterator[None]:
 
 @cache
 def own_multiprocessings_folder() -> None:
-    """Own the folder in which multiprocessing keeps its sockets, until the end of this process."""
+    """Own the folder in which multiprocessing keeps its sockets, until the end of this process. ValueError if their paths are too long."""
+    if (length := len(os.fsencode(util.get_temp_dir())) + len("/listener-12345678")) > LONGEST_SOCKET:
+        raise ValueError(
+            f"TMPDIR={tempfile.gettempdir()} is too long: processes meet at sockets there, whose paths would have {length} bytes and may "
+            f"have {LONGEST_SOCKET}; set a shorter TMPDIR, such as /tmp"
+        )
     remove_abandoned()
     with contextlib.suppress(OSError):  # it cannot be written
         _locked(Path(util.get_temp_dir()))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -92,3 +94,21 @@ def test_the_folder_of_another_user_stays(place: Path, monkeypatch: pytest.Monke
     remove_abandoned()
 
     assert folder.exists()
+
+
+@pytest.mark.parametrize("length", [75, 76])
+def test_a_long_path_is_one_sentence_where_sockets_would_not_fit(length: int) -> None:
+    """Of 108 bytes of a path, the last one is a zero, and multiprocessing adds 32 to that of the folder for temporary files."""
+    code = (
+        "from multiprocessing.connection import Listener\n"
+        "from hetsim.runtime.temporary import own_multiprocessings_folder\n"
+        "own_multiprocessings_folder()\n"
+        "Listener()"
+    )
+    with tempfile.TemporaryDirectory() as short:
+        folder = Path(short) / ("t" * (length - len(short) - 1))
+        folder.mkdir()
+        ran = subprocess.run([sys.executable, "-c", code], env={**os.environ, "TMPDIR": str(folder)}, capture_output=True, text=True)
+
+    assert (ran.returncode == 0) == (length == 75), ran.stderr
+    assert length == 75 or "is too long: processes meet at sockets there, whose paths would have 108 bytes and may have 107" in ran.stderr

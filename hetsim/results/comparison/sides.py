@@ -16,6 +16,8 @@ from hetsim.results.reading.run_files import shown, skipped
 
 NAMES = {"sim": "simulated", "dist": "measured"}
 """What the sides are called if one is of each backend."""
+MOST_KEYS = 4
+"""Of one group of the config, such as the cluster, whose values are shown: a calibrated cluster differs from a described one in thirty."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,21 @@ class Sides:
             one, other = (", ".join(map(str, side.seeds)) for side in self.both)
             if one != other:
                 found["seed"] = (one, other)
+        return found
+
+    @property
+    def in_words(self) -> list[str]:
+        """`different` in sentences: one for each key, or one for a group of the config that differs in more than `MOST_KEYS`."""
+        groups: dict[str, list[str]] = {}
+        for key in self.different:
+            groups.setdefault(key.split(".")[0], []).append(key)
+        found = []
+        for group, keys in groups.items():
+            if len(keys) > MOST_KEYS:
+                parts = dict.fromkeys(key.split(".")[1] for key in keys)
+                found.append(f"the runs differ in {len(keys)} keys of {group}: {', '.join(parts)}")
+            else:
+                found += [f"the runs differ in {key}: {one} and {other}" for key, (one, other) in self.different.items() if key in keys]
         return found
 
 
