@@ -22,10 +22,10 @@ PREFIXES = ("hetsim-", "pymp-")
 
 
 @contextlib.contextmanager
-def temporary_folder(prefix: str) -> Iterator[Path]:
-    """A new folder for the block."""
-    remove_abandoned()
-    with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as folder, owned(Path(folder)):
+def temporary_folder(prefix: str, place: Path | None = None) -> Iterator[Path]:
+    """A new folder for the block, in the folder for temporary files or in another place."""
+    remove_abandoned(place)
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=place, ignore_cleanup_errors=True) as folder, owned(Path(folder)):
         yield Path(folder)
 
 
@@ -62,9 +62,9 @@ def _locked(folder: Path) -> int:
     return file
 
 
-def remove_abandoned() -> None:
-    """Remove the folders of this user whose process has ended without doing so. Links are not followed."""
-    place = Path(tempfile.gettempdir())
+def remove_abandoned(place: Path | None = None) -> None:
+    """Remove the folders of this user there whose process has ended without doing so. Links are not followed."""
+    place = place or Path(tempfile.gettempdir())
     for path in [path for prefix in PREFIXES for path in place.glob(f"{prefix}*")]:
         with contextlib.suppress(OSError):  # its process lives, or it has just been removed
             if _is_own(path, stat.S_ISDIR) and _is_own(path / OWNER, stat.S_ISREG):

@@ -12,7 +12,6 @@ import json
 import logging
 import math
 import os
-import shutil
 import signal
 import sys
 import tempfile
@@ -25,6 +24,7 @@ from typing import Any
 
 from hetsim.errors import RunFailed
 from hetsim.runtime.files import write_text
+from hetsim.runtime.temporary import temporary_folder
 from hetsim.sweeps.pool import NodeLost
 from hetsim.sweeps.ray_seat import Seat
 from hetsim.sweeps.sent_files import unpack
@@ -72,11 +72,10 @@ def connected(num_cpus: float = 0) -> Iterator[None]:
         its_own.setLevel(logging.CRITICAL)
         if not address:
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-            place = tempfile.gettempdir()
-            folder = tempfile.mkdtemp(prefix="hetsim-ray-", dir=place if len(place) < MAX_FOLDER else "/tmp")
-            stack.callback(shutil.rmtree, folder, ignore_errors=True)
+            usual = tempfile.gettempdir()
+            folder = stack.enter_context(temporary_folder("hetsim-ray-", Path(usual if len(usual) < MAX_FOLDER else "/tmp")))
             cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-            its = {"num_cpus": max(cores, math.ceil(num_cpus)), "include_dashboard": False, "_temp_dir": folder}
+            its = {"num_cpus": max(cores, math.ceil(num_cpus)), "include_dashboard": False, "_temp_dir": str(folder)}
             options.update(its, _node_ip_address="127.0.0.1")
         stack.callback(ray.shutdown)
         try:
