@@ -64,9 +64,14 @@ def watch_losses() -> None:
 def check_losses(losses: Any) -> None:
     """ValueError with one sentence if a loss would be weighted wrongly, as far as its graph shows."""
     for loss in [losses] if isinstance(losses, torch.Tensor) else losses:
-        if loss.grad_fn is not None:
-            for output, divisors in _paths(loss.grad_fn):
-                output.check(divisors)
+        if loss.grad_fn is None:
+            continue
+        try:
+            found = list(_paths(loss.grad_fn))
+        except (AttributeError, RuntimeError):  # this version of PyTorch shows other attributes of a node, or has freed the graph
+            continue
+        for output, divisors in found:
+            output.check(divisors)
 
 
 def _paths(loss: Any) -> Iterator[tuple[Output, tuple[Divisor, ...]]]:
