@@ -151,6 +151,17 @@ def test_the_commands_of_the_page_run(tmp_path: Path, monkeypatch: pytest.Monkey
     assert (tmp_path / "runs" / "sweep" / "table.png").is_file()
 
 
+def test_a_joblib_sweep_runs_in_the_current_folder_of_its_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its processes may be those of an earlier sweep, which was started in another folder."""
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        words = ("-m", *TINY, "method=ssgd", "seed=1,2", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2", "hydra.sweep.dir=sweep")
+
+        assert exit_status(monkeypatch, "hetsim", main, *words) == 0
+        assert len(list((tmp_path / name).glob("sweep/*/summary.json"))) == 2
+
+
 @pytest.mark.parametrize(("choice", "extra"), [("hydra/launcher=joblib", "parallel"), ("hydra/launcher=submitit_slurm", "slurm")])
 def test_a_launcher_that_is_not_installed_is_named_with_its_extra(choice: str, extra: str) -> None:
     """Hydra's own sentence lists what there is instead."""

@@ -37,7 +37,7 @@ class Candidate:
 
     @property
     def synchronous(self) -> bool:
-        """Whether it trains as DDP does: each version is the mean gradient of one global batch, whoever computes which part of it."""
+        """Whether it trains as DDP does: each version is the mean gradient of one global batch, however the workers divide it."""
         choices = self.method.choices
         counts_alike = "allocation" not in choices or choices.get("weighting") == "per_sample"
         return choices["admission"] == "barrier" and choices["coordination"] in ALIKE and counts_alike

@@ -81,7 +81,7 @@ class Ahead:
         return {rank: self.held.settle(rank, int(counts[rank])) for rank in self.ranks}
 
     def begin(self, counts: Sequence[float] | None) -> None:
-        """The next round is under way, after so many micro-batches of each rank in the last known one; None: there is none yet."""
+        """The next round is under way. `counts` has the micro-batches of each rank in the last round that all know; None: there is none."""
         self.most_now = self.most_next
         self.most_next = {rank: min(MAX_PER_ROUND, max(2, 2 * int(counts[rank] if counts else 0))) for rank in self.ranks}
 

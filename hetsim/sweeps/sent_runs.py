@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 from collections.abc import Sequence
@@ -25,7 +26,7 @@ from hetsim.sweeps.execute import execute
 def common_of(launcher: Launcher) -> tuple[Any, ...]:
     """What all runs of this launcher have in common, to be pickled."""
     its: Any = launcher
-    return its.hydra_context, its.task_function, its.config, Singleton.get_state()["instances"], os.getpid()
+    return its.hydra_context, its.task_function, its.config, Singleton.get_state()["instances"], os.getpid(), os.getcwd()
 
 
 def run_sent(common: bytes, typed: Sequence[str], template: Template | None, number: int, *, sweep: str | None = None) -> JobReturn:
@@ -42,8 +43,10 @@ def run_sent(common: bytes, typed: Sequence[str], template: Template | None, num
 @lru_cache(maxsize=1)
 def received(pickled: bytes) -> tuple[HydraContext, TaskFunction, DictConfig]:
     """What all runs of a sweep have in common, made known to Hydra in this process."""
-    context, task, master, instances, sender = pickle.loads(pickled)
+    context, task, master, instances, sender, where = pickle.loads(pickled)
     if os.getpid() != sender:  # a pool of one process has none but this one
+        with contextlib.suppress(OSError):  # a node may lack the folder; a process of a pool may have served a sweep from another one
+            os.chdir(where)
         share_cores()
         setup_globals()
         Singleton.set_state({"instances": instances, "omegaconf_resolvers": BaseContainer._resolvers})  # those of hetsim and Hydra

@@ -432,6 +432,21 @@ def test_messages_of_a_lost_worker_whose_transfers_go_on_still_count(clock: Cloc
         server.receive(0)
 
 
+def test_half_a_record_is_read_once_it_is_whole(tmp_path: Path) -> None:
+    """A system may show the part of a record that fits into a page before the rest."""
+    path = tmp_path / "transfers"
+    sender, receiver = (LinkEmulator(SharedLinks(narrow(), seed=0), path, rank=rank) for rank in (0, 2))
+    assert sender.begin(2, 1000, 0.0) == 0
+    record = path.read_bytes()
+    with path.open("ab") as file:
+        file.write(record[:7])
+        file.flush()
+        receiver.project()
+        file.write(record[7:])
+
+    assert [receiver.transfer(number).nbytes for number in range(2)] == [1000, 1000]
+
+
 def test_only_files_of_dead_runs_are_removed(tmp_path: Path) -> None:
     """A file that a process has open is no leftover, and one that is removed before it is locked is made again."""
     left, used = (tmp_path / f"{PREFIX}{os.getuid()}-{name}" for name in ("left", "used"))

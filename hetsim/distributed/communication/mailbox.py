@@ -16,7 +16,7 @@ from operator import attrgetter
 from threading import Condition, Thread
 from typing import Any, overload
 
-from hetsim.distributed.communication.outbox import Incoming, Outbox
+from hetsim.distributed.communication.channel import Channel, Incoming, Outbox
 from hetsim.distributed.communication.state_questions import Answering, StateQuestions, about_states
 from hetsim.distributed.communication.transport import LOOK_SECONDS, Transport
 from hetsim.distributed.communication.wire import Arrival, encoded
@@ -103,12 +103,12 @@ class Mailbox:
             return True
 
     def _start(self, peer: int, link: Transport) -> None:
-        tag = link.own_tag(peer)
         self.links[peer] = link
-        self._outbox[peer] = outbox = Outbox(peer, link, tag, self._usual, self._device)
+        channel = Channel(peer, link, link.own_tag(peer), self._usual, self._device)
+        self._outbox[peer] = outbox = Outbox(channel)
         self._threads[peer] = [
             Thread(target=self._deliver, args=(peer, outbox, link), daemon=True),
-            Thread(target=self._listen, args=(peer, link, tag), daemon=True),
+            Thread(target=self._listen, args=(peer, link, channel), daemon=True),
         ]
         for thread in self._threads[peer]:
             thread.start()
@@ -242,10 +242,10 @@ class Mailbox:
         except Exception as error:
             self.fail(error)
 
-    def _listen(self, peer: int, link: Transport, tag: int) -> None:
+    def _listen(self, peer: int, link: Transport, channel: Channel) -> None:
         reduce_timer_slack()
         try:
-            incoming = Incoming(peer, link, tag, self._usual, self._device)
+            incoming = Incoming(channel)
             while True:
                 header, payload = incoming.receive()
                 if GOODBYE in header:

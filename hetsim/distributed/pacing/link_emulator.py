@@ -72,8 +72,9 @@ class LinkEmulator:
             self._path.unlink(missing_ok=True)
 
     def _read(self) -> None:
-        while records := os.pread(self._file, RECORD.size * MANY, RECORD.size * self._num_read):
-            for sender, receiver, at, nbytes in RECORD.iter_unpack(records):
+        while len(records := os.pread(self._file, RECORD.size * MANY, RECORD.size * self._num_read)) >= RECORD.size:
+            whole = len(records) // RECORD.size * RECORD.size  # at the end of a page, part of a record may be there before the rest
+            for sender, receiver, at, nbytes in RECORD.iter_unpack(records[:whole]):
                 transfer = Transfer(at, nbytes)
                 self._links.begin(sender, receiver, transfer)
                 if receiver == self.rank:

@@ -94,16 +94,16 @@ class Sides:
     @property
     def in_words(self) -> list[str]:
         """`different` in sentences: one for each key, or one for a group of the config that differs in more than `MOST_KEYS`."""
-        groups: dict[str, list[str]] = {}
-        for key in self.different:
-            groups.setdefault(key.split(".")[0], []).append(key)
+        groups: dict[str, dict[str, tuple[Any, Any]]] = {}
+        for key, values in self.different.items():
+            groups.setdefault(key.split(".")[0], {})[key] = values
         found = []
-        for group, keys in groups.items():
-            if len(keys) > MOST_KEYS:
-                parts = dict.fromkeys(key.split(".")[1] for key in keys)
-                found.append(f"the runs differ in {len(keys)} keys of {group}: {', '.join(parts)}")
+        for group, its in groups.items():
+            if len(its) > MOST_KEYS:
+                parts = dict.fromkeys(key.split(".")[1] for key in its)
+                found.append(f"the runs differ in {len(its)} keys of {group}: {', '.join(parts)}")
             else:
-                found += [f"the runs differ in {key}: {one} and {other}" for key, (one, other) in self.different.items() if key in keys]
+                found += [f"the runs differ in {key}: {one} and {other}" for key, (one, other) in its.items()]
         return found
 
 

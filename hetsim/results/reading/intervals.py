@@ -40,7 +40,8 @@ def read_intervals(trace: Path, *, num_workers: int) -> list[Interval]:
 def read_trace(trace: Path, *, num_workers: int | None = None) -> Any:
     """The trace of a run as an Arrow table, with the types that hetsim writes and kinds as texts.
 
-    ValueError with one sentence if it is no trace, or has a row of no run of so many workers. None: their number is not known.
+    ValueError with one sentence if it is not a trace, or if a row has a rank that a run of `num_workers` workers does not have. None: their
+    number is not known.
     """
     from pyarrow import ArrowException, parquet
 

@@ -8,6 +8,7 @@ sender, and three more threads wake up than for a usual one. For 84 kB, a messag
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from queue import SimpleQueue
 from threading import Lock
 from typing import Any
@@ -20,19 +21,29 @@ from hetsim.vector import Phantom, nbytes
 from hetsim.workloads.device import Device
 
 
+@dataclass(frozen=True)
+class Channel:
+    """The way to and from one peer."""
+
+    peer: int
+    link: Transport
+    tag: int
+    """Of payloads of the usual size. Headers and all other payloads have the tag 0."""
+    usual: int
+    """The usual bytes of a payload, the same at both ends; 0: none are usual."""
+    device: Device
+    """From which payloads are sent."""
+
+
 class Outbox:
-    """Sends to one peer by a link. Payloads of `usual` bytes have a tag of their own.
+    """Sends to one peer.
 
     The caller of `put` begins to send, if the payload is in the CPU's memory. A thread, which calls `send_next`, waits until messages
     have arrived, and until a payload has come from another device.
     """
 
-    def __init__(self, peer: int, link: Transport, tag: int, usual: int, device: Device) -> None:
-        self._peer = peer
-        self._link = link
-        self._tag = tag
-        self._usual = usual
-        self._device = device
+    def __init__(self, channel: Channel) -> None:
+        self._to = channel
         self._begun: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
         self._lock = Lock()
         self._zeros = torch.empty(0, dtype=torch.uint8)
@@ -41,9 +52,9 @@ class Outbox:
     def put(self, header: dict[str, Any], payload: Any) -> None:
         """Send this after what was put before. PeerLost if the peer is known to be lost."""
         packed = encoded(header, payload)
-        fetched = self._device.begin_fetch(payload)
+        fetched = self._to.device.begin_fetch(payload)
         with self._lock:  # of two messages, the first has the first header and the first payload
-            if self._device.in_cpu_memory:
+            if self._to.device.in_cpu_memory:
                 self._begun.put(self._begin(packed, payload))
             else:
                 self._begun.put(lambda: self._begin(packed, fetched())())
@@ -60,10 +71,10 @@ class Outbox:
         return True
 
     def _begin(self, packed: torch.Tensor, payload: Any) -> Callable[[], None]:
-        waits = [self._link.begin_send(packed, self._peer)]
+        waits = [self._to.link.begin_send(packed, self._to.peer)]
         if payload is not None:
-            tag = self._tag if nbytes(payload) == self._usual else 0
-            waits.append(self._link.begin_send(self._tensor(payload), self._peer, tag))
+            tag = self._to.tag if nbytes(payload) == self._to.usual else 0
+            waits.append(self._to.link.begin_send(self._tensor(payload), self._to.peer, tag))
 
         def wait() -> None:
             for each in waits:
@@ -82,30 +93,26 @@ class Outbox:
 class Incoming:
     """Receives what one peer's `Outbox` sends, and is always ready for a payload of the usual size. One thread calls `receive`."""
 
-    def __init__(self, peer: int, link: Transport, tag: int, usual: int, device: Device) -> None:
-        self._peer = peer
-        self._link = link
-        self._tag = tag
-        self._usual = usual
-        self._device = device
+    def __init__(self, channel: Channel) -> None:
+        self._from = channel
         self._packed = torch.empty(HEADER_BYTES, dtype=torch.uint8)
-        self._ready = self._get_ready() if usual else None
+        self._ready = self._get_ready() if channel.usual else None
 
     def receive(self) -> tuple[dict[str, Any], Any]:
         """The header and the payload of the next message; waits for it."""
-        self._link.receive(self._packed, self._peer)
+        self._from.link.receive(self._packed, self._from.peer)
         header, expected = decoded(self._packed)
         if expected is None:
             return header, None
-        if self._ready is not None and expected.nbytes == self._usual:
+        if self._ready is not None and expected.nbytes == self._from.usual:
             content, wait = self._ready
             wait()
             self._ready = self._get_ready()
         else:
-            content = self._device.empty(expected.nbytes, dtype=torch.uint8)
-            self._link.receive(content, self._peer)
+            content = self._from.device.empty(expected.nbytes, dtype=torch.uint8)
+            self._from.link.receive(content, self._from.peer)
         return header, expected.of(content)
 
     def _get_ready(self) -> tuple[torch.Tensor, Callable[[], object]]:
-        content = self._device.empty(self._usual, dtype=torch.uint8)
-        return content, self._link.begin_receive(content, self._peer, self._tag)
+        content = self._from.device.empty(self._from.usual, dtype=torch.uint8)
+        return content, self._from.link.begin_receive(content, self._from.peer, self._from.tag)
