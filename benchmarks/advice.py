@@ -3,6 +3,7 @@
     python benchmarks/advice.py exhaustive first    # by time, on 150 random clusters: every method, split and set of nodes
     python benchmarks/advice.py exhaustive second   # on 150 more, which are looked at last
     python benchmarks/advice.py exhaustive questions    # on three clusters on which an earlier advice was wrong
+    python benchmarks/advice.py exhaustive readme   # the README's own commands
     python benchmarks/advice.py training            # every method as published and with its fastest split, at five rates
 
 `exhaustive.py` has the random clusters and the search, which shares no code with the advice's own search. The last three clusters of

@@ -1,7 +1,8 @@
 """Clusters, and the fastest of all methods, splits and sets of nodes on each: a search that shares no code with the advice.
 
-`benchmarks/advice.py exhaustive first|second|questions|NUMBER …` runs it. Of 300 random clusters, the advice may be worked on with the
-first 150; the second 150 are for the end. The questions are three clusters on which an earlier advice was wrong.
+`benchmarks/advice.py exhaustive first|second|questions|readme|NUMBER …` runs it. Of 300 random clusters, the advice may be worked on with
+the first 150; the second 150 are for the end. The questions are three clusters on which an earlier advice was wrong; readme stands for the
+commands of README.md.
 
 Each line is a cluster: how many times as long as the fastest the advised one takes, of all candidates and of those that train as DDP does.
 Times are those of the simulator, for 12 global batches. A cluster has 2 to 12 nodes of one to three kinds, single or in boxes that share an
@@ -12,22 +13,28 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+import re
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import product
+from itertools import combinations, product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hetsim.advice.advice import advice
+from hetsim.advice.advice import Advice, advice
 from hetsim.advice.processes import Processes
 from hetsim.advice.question import asked
 from hetsim.advice.simulated import experiment
+from hetsim.cluster.fewer import without
+from hetsim.cluster.model import Cluster
 from hetsim.cluster.parse.cluster import parse_cluster
 from hetsim.runtime.experiment import Experiment
 from hetsim.sim.backend import Simulation
 from hetsim.workloads.phantom import PhantomWorkload
 
+README = Path(__file__).parent.parent / "README.md"
 SEED = 39
 SYNCHRONOUS = ("ssgd", "ddp")
 METHODS = (*SYNCHRONOUS, "hetgrad", "optperf", "asgd", "dbs_sgd", "fedbuff", "local_sgd", "pipe_sgd")
@@ -159,15 +166,15 @@ def candidates() -> dict[tuple[str, str | None], Experiment]:
     return found
 
 
-def seconds(made: Experiment, cluster: dict[str, Any], left_out: list[int], num_parameters: int, batch_size: int) -> float:
-    """What the run takes, with the measurements before it; infinite if there is no such run."""
+def seconds(made: Experiment, cluster: Cluster, left_out: Sequence[int], num_parameters: int, batch_size: int, longer: float) -> float:
+    """What the run takes, with the measurements before it, if it is so many times as long; infinite if there is no such run."""
     workload = PhantomWorkload(num_parameters=num_parameters, num_samples=BATCHES * batch_size)
     try:
-        its = replace(made, cluster=parse_cluster({**cluster, "leave_out": left_out}), workload=workload, batch_size=batch_size)
+        its = replace(made, cluster=without(cluster, left_out), workload=workload, batch_size=batch_size)
         summary = Simulation(its).run()
     except ValueError:
         return float("inf")
-    return float(summary["seconds"] + summary["profile_seconds"])
+    return float(longer * summary["seconds"] + summary["profile_seconds"])
 
 
 def judged(name: str, case: Asked, every: dict[tuple[str, str | None], Experiment], processes: Processes) -> tuple[list[float], str]:
@@ -182,29 +189,53 @@ def judged(name: str, case: Asked, every: dict[tuple[str, str | None], Experimen
     ]
     processes.num_runs = 0
     found = advice(asked([word.replace('"', "") for word in words], None), processes, lambda _: None)
-
     starts = np.cumsum([0, *(row["count"] for row in cluster["nodes"])]).tolist()
     sets = [
         [rank for row, (start, kept) in enumerate(zip(starts, counts, strict=False)) for rank in range(start + kept, starts[row + 1])]
         for counts in product(*(range(row["count"] + 1) for row in cluster["nodes"]))
         if any(counts)
     ]
-    times = {(key, tuple(out)): seconds(made, cluster, out, num_parameters, batch_size) for out in sets for key, made in every.items()}
+    ratios, line = compared(found, every, parse_cluster(cluster), sets, num_parameters, batch_size)
+    return ratios, f"{name:4} {processes.num_runs:5} runs   {line}"
+
+
+def judged_words(command: str, every: dict[tuple[str, str | None], Experiment], processes: Processes) -> str:
+    """A line about the advice of a command on all sets of nodes, whether or not nodes are equal."""
+    question = asked(shlex.split(command)[1:], None)
+    found = advice(question, processes, lambda _: None)
+    made, named = question.experiment, {method.name for method in question.methods}
+    assert isinstance(made.workload, PhantomWorkload)
+    assert named <= {*METHODS}
+    sets = [out for num in range(made.num_workers) for out in combinations(range(made.num_workers), num)]
+    some = {key: replace(its, budget=made.budget) for key, its in every.items() if key[0] in named}
+    longer = made.workload.num_samples / (BATCHES * made.batch_size)
+    _, line = compared(found, some, made.cluster, sets, made.workload.num_parameters, made.batch_size, longer)
+    return f"{command}\n{found.sentence}\n{line}"
+
+
+def compared(
+    found: Advice, every: Mapping[tuple[str, str | None], Experiment], cluster: Cluster, sets: Sequence[Sequence[int]],
+    num_parameters: int, batch_size: int, longer: float = 1.0,
+) -> tuple[list[float], str]:  # fmt: skip
+    """The ratios of an advice to the best of all candidates on these sets of nodes, and a line about them."""
+    times = {
+        (key, tuple(out)): seconds(made, cluster, out, num_parameters, batch_size, longer) for out in sets for key, made in every.items()
+    }
     alike = {key: time for key, time in times.items() if key[0][0] in (*SYNCHRONOUS, "hetgrad", "optperf")}
     ratios, advised = [], []
     for row, known in ((found.rows[0], times), (found.alike, alike)):
         assert row is not None
         its = row.candidate
         made = every[its.method.name, its.allocation]
-        took = seconds(made, cluster, list(its.leave_out), num_parameters, batch_size)
+        took = seconds(made, cluster, its.leave_out, num_parameters, batch_size, longer)
         best = min(known, key=lambda key: known[key])
         ratios.append(took / known[best])
         advised.append(f"{ratios[-1]:6.4f} {its.label} | {best[0][0]} {best[0][1] or ''} without {list(best[1])}")
-    return ratios, f"{name:4} {starts[-1]:3} nodes {len(times):6} candidates {processes.num_runs:5} runs   {'   '.join(advised)}"
+    return ratios, f"{cluster.num_workers:3} nodes {len(times):6} candidates   {'   '.join(advised)}"
 
 
 def judge(which: Sequence[str]) -> None:
-    """Print a line for each cluster: first, second, questions, or numbers."""
+    """Print a line for each cluster: first, second, questions, numbers, or for each command of the README."""
     halves = {"first": range(150), "second": range(150, 300)}
     numbers = [number for each in which for number in halves.get(each, [int(each)] if each.isdigit() else [])]
     asked_ones = QUESTIONS if "questions" in which else {}
@@ -212,3 +243,5 @@ def judge(which: Sequence[str]) -> None:
     with Processes(1, None) as processes:
         for name, case in {**asked_ones, **{str(number): drawn(number) for number in numbers}}.items():
             print(judged(name, case, every, processes)[1], flush=True)
+        for command in re.findall("^hetsim-advise .*", README.read_text(encoding="utf-8"), re.MULTILINE) if "readme" in which else ():
+            print(judged_words(command, every, processes), flush=True)

@@ -83,7 +83,12 @@ def racks(up: float, **more: Any) -> dict[str, Any]:
     return {"racks": {name: {"uplink_bytes_per_second": up, **more} for name in "ab"}}
 
 
-RECORDED = {"fast.csv": 1, "slow.csv": 3}
+def between(file: str) -> dict[str, Any]:
+    """A way between the racks whose rate changes."""
+    return {"between": [{"racks": ["a", "b"], "link_slowdown": file}]}
+
+
+RECORDED = {"fast.csv": 1, "slow.csv": 30}
 """Files of slowdowns, and their factors."""
 PLAIN = world()
 BOTH = ("uplink_bytes_per_second", "downlink_bytes_per_second")
@@ -103,6 +108,7 @@ PROPERTIES = {
     "links of racks": Worse(world(network=racks(1e9)), world(network=racks(1e5)), "uplink_bytes_per_second"),
     "slowdowns of nodes' links": Worse(*(world(nodes={"link_slowdown": file}) for file in RECORDED), "link_slowdown"),
     "slowdowns of racks' links": Worse(*(world(network=racks(1e6, link_slowdown=file)) for file in RECORDED), "link_slowdown"),
+    "slowdowns between racks": Worse(*(world(network=between(file), server={"rack": "b"}) for file in RECORDED), "link_slowdown"),
     "slowdowns of the server's links": Worse(*(world(server={"link_slowdown": file}) for file in RECORDED), "server.link_slowdown"),
     "unequal shares": Worse(*(world(network={"sharing_noise": lognormal(s)}) for s in (0.01, 0.9)), "network.sharing_noise"),
     "time of the server": Worse(PLAIN, world(server={"seconds_per_update": 0.02}), "server.seconds_per_update"),

@@ -15,6 +15,7 @@ from hetsim.advice.processes import Processes
 from hetsim.advice.progress import Progress, StoppedEarly
 from hetsim.advice.question import BASELINE, Question
 from hetsim.advice.simulated import Goal, Outcome
+from hetsim.advice.split import Split, split_of
 from hetsim.advice.timing import Timed, Timing, ranked
 from hetsim.advice.training import Training
 from hetsim.advice.within import intervals
@@ -44,6 +45,8 @@ class Row:
     words: tuple[str, ...]
     """What runs it for real."""
     command: str
+    batch_sizes: tuple[int, ...] = ()
+    """The samples of each node that takes part in each batch, in rank order, as a simulated run ended with them."""
     alike: tuple[str, ...] = ()
     """Candidates that take the same time to the last bit, as they differ in what they compute alone."""
 
@@ -79,6 +82,8 @@ class Advice:
     """What was not looked at, and what else is to be known."""
     stopped: str | None = None
     """Why it was ended early, with the best so far."""
+    split: Split | None = None
+    """How the recommended one divides each batch; None if it does so equally."""
 
     @property
     def best(self) -> Row:
@@ -267,6 +272,7 @@ def _advice(
     return Advice(
         made.cluster.name, made.num_workers, made.workload.name, question.epochs, goal, sentence, tuple(rows), even, alike[0], alike[1],
         error, num_runs, refused, timing.sizes[1], made.workload.has_model, more_than_time(question), tuple(remarks), stopped,
+        split_of(recommended.candidate, recommended.batch_sizes, made.cluster, question.gpus),
     )  # fmt: skip
 
 
@@ -312,7 +318,8 @@ def _row(
     cost = hourly * expected.mean / 3600 if hourly and expected.mean is not None else None
     words = (*question.words, *candidate.words(rates=rates), "backend=dist")
     folder = () if question.config_dir is None else ("--config-dir", question.config_dir)
-    return Row(candidate, expected, gain, cost, reason(its, even), words, shlex.join(("hetsim", *folder, *words)))
+    batch_sizes = tuple(its.numbers.get("batch_sizes", ()))
+    return Row(candidate, expected, gain, cost, reason(its, even), words, shlex.join(("hetsim", *folder, *words)), batch_sizes)
 
 
 def reason(its: Outcome, even: Outcome) -> str:

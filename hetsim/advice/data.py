@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from hetsim.advice.advice import Advice, Row
@@ -29,6 +30,7 @@ def as_data(found: Advice) -> dict[str, Any]:
             "cost": each.cost,
             "why": each.why,
             "command": each.command,
+            "batch_sizes": list(each.batch_sizes),
             "alike": list(each.alike),
         }
 
@@ -40,6 +42,7 @@ def as_data(found: Advice) -> dict[str, Any]:
         "samples": found.num_samples,
         "goal": goal,
         "advice": found.sentence,
+        "split": None if found.split is None else asdict(found.split),
         "stopped": found.stopped,
         "calibration_error": found.error,
         "rows": [row(each) for each in found.rows],

@@ -15,6 +15,8 @@ from hetsim.results.writing.describe import formatted
 
 PHANTOM = "A phantom trains nothing: workload=own (docs/guide/own-workload.md) or a shipped workload says how fast the loss falls."
 
+BETWEEN = "way between two nodes"
+
 
 class Parts(NamedTuple):
     """Of a step, in seconds: until the slowest node has computed, and the rest, in which all wait for the network or an update."""
@@ -106,7 +108,7 @@ def slowest_link(cluster: Cluster) -> tuple[float, str]:
     num = cluster.num_workers
     for sender in range(num if num > 1 else 0):
         path = cluster.path(sender, (sender + 1) % num)
-        found = min(found, (path.bytes_per_second, "way between two nodes"))
+        found = min(found, (path.bytes_per_second, BETWEEN))
         for _, owner in path.links:
             rate = min(cluster.capacity((direction, owner)) for direction, its in path.links if its == owner)
             found = min(found, (rate, _link_of(owner)))
@@ -116,6 +118,8 @@ def slowest_link(cluster: Cluster) -> tuple[float, str]:
 def _link_of(owner: int | str) -> str:
     if isinstance(owner, int):
         return f"link of node {owner}"
+    if owner.startswith("way "):
+        return BETWEEN
     number = _machine(owner.removeprefix("rack "))
     return f"uplink of {owner}" if number is None else f"network card of machine {number}"
 

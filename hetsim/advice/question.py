@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -48,6 +48,11 @@ class Question:
         """What the catalogue knows of the GPUs that the words name; None if they name none."""
         config, _, _ = composed([*self.words, f"method={BASELINE}"], config_dir=None if self.config_dir is None else Path(self.config_dir))
         return named_gpus(config.cluster)
+
+    @property
+    def gpus(self) -> Mapping[str, tuple[int, ...]]:
+        """The nodes of each GPU that the words name, none if they leave nodes out, which numbers the others anew."""
+        return {} if self.named is None or self.typed("cluster.leave_out") else self.named.ranks
 
     def check(self) -> None:
         """ValueError with one sentence if plain DDP makes no experiment, the goal is of nothing that it learns, or others ask the same."""

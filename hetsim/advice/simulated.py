@@ -20,7 +20,10 @@ from hetsim.runtime.experiment import Experiment
 from hetsim.sim.backend import Simulation
 from hetsim.workloads.task import BYTES
 
-KEPT = ("seconds", "samples_per_second", "updates_per_second", "profile_seconds", "staleness_mean", "idle_share", "num_workers", "diverged")
+KEPT = (
+    *("seconds", "samples_per_second", "updates_per_second", "profile_seconds", "staleness_mean", "idle_share"),
+    *("num_workers", "batch_sizes", "diverged"),
+)
 """The numbers of a summary that are kept, besides each worker's."""
 
 

@@ -17,7 +17,8 @@ def text(found: Advice) -> str:
     """For the terminal: what to do, the decision, all methods, and what the numbers do not say."""
     head = f"{found.cluster}, {found.workload}: seconds to {found.what}, by {found.num_runs} simulated runs"
     stopped = [f"stopped {found.stopped}: this is the best so far"] if found.stopped else []
-    parts = ([found.sentence, *stopped], _decision(found), [checks.printable(head)], _aligned(*ranking(found)), remarks(found))
+    split = [found.split.sentence] if found.split else []
+    parts = ([found.sentence, *split, *stopped], _decision(found), [checks.printable(head)], _aligned(*ranking(found)), remarks(found))
     return "\n\n".join("\n".join(lines) for lines in parts)
 
 
@@ -89,5 +90,7 @@ def remarks(found: Advice) -> Iterator[str]:
     yield f"{run}: {checks.printable(found.recommended.command)}"
     if not found.trains:
         yield in_own_script(found.recommended.candidate)
+    if found.split is not None and found.split.script is not None:
+        yield f"or with this split fixed, in rank order: {found.split.script}"
     if found.faster_still is not None:
         yield f"the fastest, which trains differently: {checks.printable(found.faster_still.command)}"

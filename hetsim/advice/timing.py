@@ -170,7 +170,8 @@ class Timing:
     def _may_save(self, bound: float, best: Timed) -> bool:
         """Whether a set of nodes with this bound may be faster. Where nodes may be absent or links change, bounds only order."""
         cluster = self.question.experiment.cluster
-        changing = changes([*cluster.nodes, cluster.server, *cluster.network.racks.values()])
+        network = cluster.network
+        changing = changes([*cluster.nodes, cluster.server, *network.racks.values(), *network.between.values()])
         return bool(cluster.faults.nodes) or changing or bound < (1 - SLACK) * best.mean
 
     def _total(self, per_sample: float) -> float:

@@ -271,7 +271,7 @@ class Advice(InNotebooks):
     """Candidates for a cluster, ranked by `hetsim-advise`."""
 
     data: dict[str, Any]
-    """The output of `hetsim-advise --json`: `rows` (the best first), `baseline`, `goal` and further keys."""
+    """The output of `hetsim-advise --json`: `rows` (the best first), `baseline`, `split`, `goal` and further keys."""
     words: tuple[str, ...]
     """The arguments for `hetsim.run` that run the recommended candidate in real processes."""
     _said: str

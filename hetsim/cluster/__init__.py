@@ -1,6 +1,7 @@
 """What a method runs on: nodes, links and faults, and the seconds that gradients, updates, messages and collectives take."""
 
 from hetsim.cluster.faults import Faults, Outages
-from hetsim.cluster.model import Cluster, Network, Node, Path, Rack, Server, SlowSpells
+from hetsim.cluster.model import Cluster, Network, Node, Path, Server, SlowSpells
+from hetsim.cluster.racks import Rack
 
 __all__ = ["Cluster", "Faults", "Network", "Node", "Outages", "Path", "Rack", "Server", "SlowSpells"]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from hetsim.cluster.link_slowdown import LinkSlowdown
-from hetsim.cluster.model import Cluster, Node, Rack, Server
+from hetsim.cluster.model import Cluster, Node, Server
+from hetsim.cluster.racks import Between, Rack
 
 
 def slowdown_of(cluster: Cluster, link: tuple[str, int | str]) -> LinkSlowdown | None:
@@ -15,9 +16,11 @@ def slowdown_of(cluster: Cluster, link: tuple[str, int | str]) -> LinkSlowdown |
         return cluster.nodes[owner].link_slowdown
     if owner.startswith("server"):
         return cluster.server.link_slowdown
+    if owner.startswith("way "):
+        return cluster.between(*map(int, owner.split()[1:])).link_slowdown
     return None if owner.startswith("host ") else cluster.network.racks[owner.removeprefix("rack ")].link_slowdown
 
 
-def changes(ends: Iterable[Node | Rack | Server]) -> bool:
-    """Whether a link of any of these changes."""
+def changes(ends: Iterable[Between | Node | Rack | Server]) -> bool:
+    """Whether a link of any of these changes, or the way that it is."""
     return any(end.link_slowdown is not None for end in ends)

@@ -21,7 +21,8 @@ from hetsim.cluster.changing_links import changes, slowdown_of
 from hetsim.cluster.compute_times import interpolated
 from hetsim.cluster.lateness import Lateness
 from hetsim.cluster.link_slowdown import Way, way_seconds
-from hetsim.cluster.model import Cluster, Node, Rack, has_links
+from hetsim.cluster.model import Cluster, Node, has_links
+from hetsim.cluster.racks import Rack
 
 T = TypeVar("T")
 
@@ -218,8 +219,9 @@ class Collectives:
 
     @cached_property
     def _changes(self) -> bool:
-        """Whether a link of a node or a rack changes over time."""
-        return changes([*self.cluster.nodes, *self.cluster.network.racks.values()])
+        """Whether a link of a node or a rack changes over time, or a way between two racks."""
+        network = self.cluster.network
+        return changes([*self.cluster.nodes, *network.racks.values(), *network.between.values()])
 
     @cached_property
     def _alike(self) -> bool:

@@ -14,10 +14,9 @@ from hetsim.cluster.distributions import Distribution
 from hetsim.cluster.faults import Faults
 from hetsim.cluster.hosts import CommunicationWork, Host, cold_after
 from hetsim.cluster.link_slowdown import LinkSlowdown
+from hetsim.cluster.racks import NOTHING, Between, Capacity, Rack
 from hetsim.cluster.validity import Calibration
 
-Capacity = float | None
-"""The bandwidth of a link, in bytes per second; None: the link is never the bottleneck."""
 MACHINE = "machine"
 """With a number behind it, the rack of a machine with several GPUs, whose link is the machine's network card."""
 
@@ -101,29 +100,6 @@ class Node:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rack:
-    """Nodes (and racks) at one switch. They share its link to the rest. A config may give only the uplink, for both directions."""
-
-    uplink_bytes_per_second: Capacity = None
-    downlink_bytes_per_second: Capacity = None
-    half_duplex: bool = False
-    link_slowdown: LinkSlowdown | None = None
-    latency_seconds: float = 0.0
-    within: str | None = None
-    """The rack that contains this one."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Between:
-    """The path between two racks, in either direction. Its numbers replace the network's for messages between these racks."""
-
-    bytes_per_second: float | None = None
-    """The most that one message gets. None: as the network's."""
-    latency_seconds: float | None = None
-    """None: as the network's."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class Network:
     """Connects any two ranks: a message of n bytes takes latency_seconds + n / bytes_per_second if no link on its way is slower.
 
@@ -187,7 +163,7 @@ class Path:
     """The way of a message: its whole latency, the highest rate of one message, and the links that it shares with others.
 
     A link is named by its direction and its owner: ("up", 3), ("down", "server"), ("down", "server of region 0"), ("up", "host lab"),
-    ("up", "rack a").
+    ("up", "rack a"). The way from rank 0 to rank 3 between two racks, if it changes, is ("over", "way 0 3").
     """
 
     latency_seconds: float
@@ -242,6 +218,8 @@ class Cluster:
             end, times = self.server, self.server.shards
         elif owner.startswith("host "):
             return card
+        elif owner.startswith("way "):
+            return self._rate(*map(int, owner.split()[1:]))
         else:
             end, times = self.network.racks[owner.removeprefix("rack ")], 1
         carries = end.uplink_bytes_per_second if direction == "up" else end.downlink_bytes_per_second
@@ -256,8 +234,9 @@ class Cluster:
 
     @cached_property
     def describes_links(self) -> bool:
-        """Whether a node, a rack or the server has a link of its own."""
-        return has_links([*self.nodes, self.server, *self.network.racks.values()])
+        """Whether a node, a rack or the server has a link of its own, or a way between two racks changes."""
+        changing = any(way.link_slowdown is not None for way in self.network.between.values())
+        return changing or has_links([*self.nodes, self.server, *self.network.racks.values()])
 
     @cached_property
     def region_racks(self) -> tuple[str | None, ...]:
@@ -276,21 +255,34 @@ class Cluster:
 
     def path(self, sender: int, receiver: int) -> Path:
         """The path from one rank to another. Rank N is the server, and higher ranks are local servers."""
+        up, down = self._owners(sender, receiver)
+        ends = [*(("up", end) for end in up), *((self._inwards(end), end) for end in reversed(down))]
+        links = [link for link in ends if self.capacity(link) < math.inf]
+        latency, rate = self.network.latency_seconds, self._rate(sender, receiver)
+        way = self.between(sender, receiver)
+        if way.latency_seconds is not None:
+            latency = way.latency_seconds
+        if way.link_slowdown is not None:
+            links.append(("over", f"way {sender} {receiver}"))  # of these two alone, as it limits each message
+            rate /= way.link_slowdown.least
+        return Path(latency + sum(self._latency(end) for _, end in ends), rate, tuple(links))
+
+    def between(self, sender: int, receiver: int) -> Between:
+        """The described way between the racks of two ranks; one that describes nothing if there is none."""
+        up, down = self._owners(sender, receiver)
+        return self.network.between.get(frozenset((up[-1], down[-1])), NOTHING)
+
+    def _rate(self, sender: int, receiver: int) -> float:
+        """The highest rate of a message between two ranks, in bytes per second, before any slowdown."""
+        rate = self.between(sender, receiver).bytes_per_second or self.network.bytes_per_second
+        return rate * (self.server.shards if max(sender, receiver) >= self.num_workers else 1)
+
+    def _owners(self, sender: int, receiver: int) -> tuple[list[int | str], list[int | str]]:
+        """The owners of the links by which a message leaves, and of those by which it arrives, each from the inside out."""
         up, down = self._way_out(sender), self._way_out(receiver)
         while up[-1] == down[-1]:  # the message does not leave a rack that contains both
             up, down = up[:-1], down[:-1]
-        shards = self.server.shards if max(sender, receiver) >= self.num_workers else 1
-        ends = [*(("up", end) for end in up), *((self._inwards(end), end) for end in reversed(down))]
-        latency, rate = self.network.latency_seconds, self.network.bytes_per_second
-        way = self.network.between.get(frozenset((up[-1], down[-1])))
-        if way is not None:
-            latency = latency if way.latency_seconds is None else way.latency_seconds
-            rate = rate if way.bytes_per_second is None else way.bytes_per_second
-        return Path(
-            latency_seconds=latency + sum(self._latency(end) for _, end in ends),
-            bytes_per_second=rate * shards,
-            links=tuple(link for link in ends if self.capacity(link) < math.inf),
-        )
+        return up, down
 
     def message_seconds(self, sender: int, receiver: int, nbytes: float) -> float:
         """The seconds from sending to delivery, for a message that shares no link, without jitter."""

@@ -13,7 +13,7 @@ def page(found: Advice, command: str) -> Page:
     stopped = [f"stopped {found.stopped}: this is the best so far"] if found.stopped else []
     return Page(
         question=f"Which method, split and nodes are fastest for {found.workload} on {found.cluster}?",
-        answer=found.sentence,
+        answer=" ".join([found.sentence, *([found.split.sentence] if found.split else [])]),
         figures=[(f"Seconds to {found.what}, by {found.num_runs} simulated runs", picture(found))],
         sheets=[Sheet("The choices", *decision(found)), Sheet("All methods, the best first", *ranking(found))],
         remarks=[*stopped, *remarks(found)],

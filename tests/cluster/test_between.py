@@ -81,7 +81,7 @@ def test_real_ranks_hold_a_message_as_long():
         ([{"racks": ["a", "inner"], "bytes_per_second": 1.0}], "between.0.racks are within different racks, a and inner: give the way"),
         ([WAYS[0], {"racks": ["b", "a"], "bytes_per_second": 1.0}], "between has the way between b and a twice: leave one of them out"),
         ([{"racks": ["a", "b"], "bytes_per_second": 0}], "between.0.bytes_per_second must be"),
-        ([{"racks": ["a", "b"]}], "between.0 describes nothing: give bytes_per_second, latency_seconds or both"),
+        ([{"racks": ["a", "b"]}], "between.0 describes nothing: give bytes_per_second, latency_seconds or link_slowdown"),
         ([{"racks": ["a", "b"], "bytes_per_second": 1.0, "latency": 1}], "between.0.latency is unknown; did you mean 'latency_seconds'?"),
         ([{"racks": ["a", "b"], "bytes_per_second": 1.0, "latency_seconds": -1}], "between.0.latency_seconds must be"),
         ({"a": 1}, "between must be a list of ways such as {racks: [a, b], bytes_per_second: 1e8}"),

@@ -44,6 +44,11 @@ def ends(workers: dict[str, Any], *moments: float) -> list[float]:
     return found
 
 
+def way_between(way: dict[str, Any]) -> dict[str, Any]:
+    """The keys of a network with two racks and a way between them."""
+    return {"racks": {"a": {}, "b": {}}, "between": [way]}
+
+
 @pytest.mark.parametrize(
     ("points", "period", "seconds"),
     [
@@ -56,11 +61,14 @@ def ends(workers: dict[str, Any], *moments: float) -> list[float]:
         ([(0, 8), (0.125, 1)], 4.0, 1.109375),
     ],
 )
-@pytest.mark.parametrize("end", ["node", "server", "rack"])
+@pytest.mark.parametrize("end", ["node", "server", "rack", "between"])
 def test_a_message_takes_the_integral_of_the_rate(tmp_path: Path, points: Any, period: Any, seconds: float, end: str) -> None:
     """64 bytes over 64 bytes per second, divided by the factor of each moment; periods begin again."""
     its = {"link_slowdown": recorded(tmp_path, *points), "link_slowdown_period_seconds": period}
-    if end == "rack":
+    if end == "between":
+        way = {"racks": ["a", "b"], "bytes_per_second": 64.0, **its}
+        workers = world(node(TICK, rack="a"), network={**NET, "sharing": "none", **way_between(way)}, server={"rack": "b"})
+    elif end == "rack":
         workers = world(node(TICK, rack="a"), network={**NET, "racks": {"a": {"uplink_bytes_per_second": 64.0, **its}}})
     else:
         workers = world(node(TICK, **(its if end == "node" else {})), network=NET, server=its if end == "server" else {})
@@ -74,6 +82,23 @@ def test_messages_share_a_link_that_changes(tmp_path: Path) -> None:
 
     assert ends(workers, 0.0, 0.0) == pytest.approx([2.5, 2.5])
     assert ends(workers, 0.0, 0.5) == pytest.approx([2.0, 2.5])
+
+
+def test_a_way_between_racks_limits_each_message_alone(tmp_path: Path) -> None:
+    """Two messages of 64 bytes at 64 bytes per second, halved from 0.5 s on: neither slows the other. Within a rack nothing changes."""
+    way = {"racks": ["a", "b"], "bytes_per_second": 64.0, "link_slowdown": recorded(tmp_path, (0, 1), (0.5, 2))}
+    network = {**NET, "bytes_per_second": 128.0, "sharing": "none", **way_between(way)}
+    rows = node(TICK, count=2, rack="a"), node(TICK, rack="b")
+
+    assert ends(world(*rows, network=network, server={"rack": "b"}), 0.0, 0.0, 0.0) == pytest.approx([1.5, 1.5, 0.5], rel=1e-12)
+
+
+def test_a_factor_below_one_raises_the_rate_of_a_way(tmp_path: Path) -> None:
+    """Of a way with a slowdown alone, the network's rate is divided; the shards of a server multiply it."""
+    way = {"racks": ["a", "b"], "link_slowdown": recorded(tmp_path, (0, 0.5))}
+    workers = world(node(TICK, rack="a"), network={**NET, "sharing": "none", **way_between(way)}, server={"rack": "b", "shards": 2})
+
+    assert ends(workers, 0.0) == pytest.approx([0.25], rel=1e-12)
 
 
 def test_a_link_that_has_been_idle_has_the_rate_of_the_moment(tmp_path: Path) -> None:
@@ -122,11 +147,30 @@ def test_each_step_of_a_collective_has_the_rates_of_its_moment(tmp_path: Path, a
     assert its((0, 2)).gather_seconds() == 2 * plain.gather_seconds()
 
 
+@pytest.mark.parametrize(("algorithm", "plain", "changed"), [("ring", 6.0, 9.0), ("halving_doubling", 2.0, 3.0), ("two_level", 2.0, 3.0)])
+def test_each_step_between_two_racks_has_the_rates_of_its_moment(tmp_path: Path, algorithm: str, plain: float, changed: float) -> None:
+    """Of 256 bytes among two racks of two nodes, at 64 bytes per second between them, without limit inside, and half from the middle on."""
+
+    def its(*points: tuple[float, float]) -> float:
+        way = {"racks": ["a", "b"], "bytes_per_second": 64.0, "link_slowdown": recorded(tmp_path, *points)}
+        network = {**NET, "bytes_per_second": 1e300, "sharing": "none", "all_reduce": algorithm, **way_between(way)}
+        cluster = built(node(1.0, count=2, rack="a"), node(1.0, count=2, rack="b"), network=network)
+        return Collectives(cluster).all_reduce_seconds(256, begins=100.0)
+
+    assert its((0, 1)) == pytest.approx(plain)
+    assert its((0, 1), (100 + plain / 2, 2)) == pytest.approx(changed)
+
+
 @pytest.mark.parametrize("method", ["ssgd", "ddp", "local_sgd", "pipe_sgd"])
-def test_runs_in_lockstep_and_event_by_event_feel_the_same(tmp_path: Path, method: str) -> None:
+@pytest.mark.parametrize("where", ["nodes", "between"])
+def test_runs_in_lockstep_and_event_by_event_feel_the_same(tmp_path: Path, method: str, where: str) -> None:
     """Faults make a run go event by event, also those that come after its end."""
     slow = {"link_slowdown": recorded(tmp_path, (0, 1), (2, 5), (7, 1)), "link_slowdown_period_seconds": 9.0}
-    workers = world(node(1e-3, count=2, **slow), node(2e-3, **slow), network=NET)
+    if where == "nodes":
+        workers = world(node(1e-3, count=2, **slow), node(2e-3, **slow), network=NET)
+    else:
+        way = way_between({"racks": ["a", "b"], **slow})
+        workers = world(node(1e-3, count=2, rack="a"), node(2e-3, rack="b"), network={**NET, **way})
     faults = {"faults": {"schedule": [{"nodes": [0], "crash": 1e6}]}}
     lockstep, events = (timed(method, workers={**workers, **more}, updates=12, batch_size=30).seconds for more in ({}, faults))
     plain = timed(method, workers=world(node(1e-3, count=2), node(2e-3), network=NET), updates=12, batch_size=30).seconds
@@ -140,10 +184,6 @@ def test_runs_in_lockstep_and_event_by_event_feel_the_same(tmp_path: Path, metho
     [
         ({"network": {**NET, "sharing": "none"}}, "node 0 has a link_slowdown and no link that it would slow down: give it uplink_"),
         ({"network": {**NET, "all_reduce_table": [[1, 1.0]]}}, "link_slowdown does not go with a measured all_reduce_table, whose"),
-        (
-            {"network": {**NET, "racks": {"a": {}}, "between": [{"racks": ["a", "b"], "link_slowdown": "load.csv"}]}},
-            "cluster.network.between.0 does not change over time: describe the links of a rack, and give link_slowdown to the rack",
-        ),
         ({"network": NET, "hosts": {"lab": {"cores": 1}}, "server": {"host": "lab"}}, "link_slowdown does not go with hosts or CPU work"),
     ],
 )

@@ -10,7 +10,7 @@ from typing import Any
 from hetsim import checks
 from hetsim.cluster.changing_links import changes
 from hetsim.cluster.fewer import without
-from hetsim.cluster.model import Cluster, Node, Rack, Server
+from hetsim.cluster.model import Cluster, Node, Server
 from hetsim.cluster.parse.faults import _faults, with_pauses
 from hetsim.cluster.parse.hosts import _hosts
 from hetsim.cluster.parse.machines import described
@@ -19,6 +19,7 @@ from hetsim.cluster.parse.nodes import _nodes, _with
 from hetsim.cluster.parse.validity import _calibrated
 from hetsim.cluster.parse.values import LINKS, _list, _number
 from hetsim.cluster.quantities import in_si
+from hetsim.cluster.racks import Rack
 
 OF_MODEL = ("num_parameters", "parameters", "bytes_per_parameter")
 """Keys of the model that a cluster is given by mistake."""
@@ -112,7 +113,8 @@ def _check_together(cluster: Cluster) -> None:
     for name, (who, end) in zip(owners, ends, strict=True):
         if end.link_slowdown and cluster.capacity(("up", name)) == cluster.capacity(("down", name)) == math.inf:
             raise ValueError(f"{who} has a link_slowdown and no link that it would slow down: give it {LINKS[0]}, or leave it out")
-    if (cluster.shares_cores or cluster.network.all_reduce_table) and changes(end for _, end in ends):
+    changing = changes([*(end for _, end in ends), *cluster.network.between.values()])
+    if changing and (cluster.shares_cores or cluster.network.all_reduce_table):
         what = "hosts or CPU work" if cluster.shares_cores else "a measured all_reduce_table"
         raise ValueError(f"link_slowdown does not go with {what}, whose times do not change: leave one of them out")
     for rank, node in enumerate(cluster.nodes if cluster.shares_cores else ()):

@@ -8,10 +8,11 @@ from typing import Any
 
 from hetsim import checks
 from hetsim.cluster.collectives import ALGORITHMS
-from hetsim.cluster.model import Between, Network, Node, Rack, Server
+from hetsim.cluster.model import Network, Node, Server
 from hetsim.cluster.parse.hosts import CPU, _communication, _cpu
 from hetsim.cluster.parse.nodes import CHANGES, _link_slowdown
 from hetsim.cluster.parse.values import LINKS, _distribution, _flag, _list, _number, _rate, _table, _with_links
+from hetsim.cluster.racks import NOTHING, Between, Rack
 
 OF_RACK = ("oversubscription", "half_duplex", "latency_seconds", "within", *CHANGES)
 """The keys of a rack besides its links."""
@@ -110,9 +111,7 @@ def _between(config: Any, racks: Mapping[str, Rack]) -> dict[frozenset[int | str
     key, ways = "cluster.network.between", {}
     for place, value in enumerate(_list(key, [] if config is None else config, "ways such as {racks: [a, b], bytes_per_second: 1e8}")):
         row = f"{key}.{place}"
-        if isinstance(value, Mapping) and "link_slowdown" in value:
-            raise ValueError(f"{row} does not change over time: describe the links of a rack, and give {CHANGES[0]} to the rack")
-        entry = checks.mapping(row, value, required=("racks",), optional=("bytes_per_second", "latency_seconds"))
+        entry = checks.mapping(row, value, required=("racks",), optional=("bytes_per_second", "latency_seconds", *CHANGES))
         names = [str(name) for name in _list(f"{row}.racks", entry["racks"], "two racks")]
         if len(names) != 2 or names[0] == names[1]:
             raise ValueError(f"{row}.racks must be two racks, such as [a, b], not {entry['racks']!r}")
@@ -127,9 +126,10 @@ def _between(config: Any, racks: Mapping[str, Rack]) -> dict[frozenset[int | str
         if pair in ways:
             raise ValueError(f"{key} has the way between {' and '.join(names)} twice: leave one of them out")
         rate = None if entry.get("bytes_per_second") is None else _rate(f"{row}.bytes_per_second", entry["bytes_per_second"])
-        ways[pair] = Between(bytes_per_second=rate, latency_seconds=_number(row, entry, "latency_seconds", None))
-        if ways[pair] == Between():
-            raise ValueError(f"{row} describes nothing: give bytes_per_second, latency_seconds or both")
+        latency = _number(row, entry, "latency_seconds", None)
+        ways[pair] = Between(bytes_per_second=rate, latency_seconds=latency, link_slowdown=_link_slowdown(row, entry))
+        if ways[pair] == NOTHING:
+            raise ValueError(f"{row} describes nothing: give bytes_per_second, latency_seconds or link_slowdown")
     return ways
 
 
