@@ -65,11 +65,11 @@ def crash(until: float) -> dict[str, Any]:
     return {"faults": {"detection_seconds": 1e-3, "schedule": [{"nodes": [1], "crash": 5e-3, "repair": until}]}}
 
 
-def on_hosts(cold: float) -> dict[str, Any]:
-    """Each node on a machine of its own whose caches get cold."""
+def on_hosts(cold: float, first: float = 0.0) -> dict[str, Any]:
+    """Each node on a machine of its own whose caches get cold, and whose kernels are prepared for each number of samples."""
     its = world(hosts={f"h{rank}": {"cores": 1} for rank in range(4)})
     for rank, row in enumerate(its["nodes"]):
-        row |= {"host": f"h{rank}", "cold_seconds": cold, "cooling_seconds": 1e-3}
+        row |= {"host": f"h{rank}", "cold_seconds": cold, "cooling_seconds": 1e-3, "first_seconds": first}
     return its
 
 
@@ -99,6 +99,7 @@ PROPERTIES = {
     "overhead": Worse(PLAIN, world(nodes={"overhead_seconds": 4e-3}), "overhead_seconds"),
     "a quota": Worse(PLAIN, world(nodes={"cpu_quota": 0.5}), "cpu_quota"),
     "cold caches": Worse(on_hosts(1e-6), on_hosts(3e-3), "cold_seconds"),
+    "new numbers of samples": Worse(on_hosts(1e-6), on_hosts(1e-6, first=3e-3), "first_seconds"),
     "jitter": Worse(world(network=jitter(1e-9)), world(network=jitter(5e-3)), "jitter_seconds"),
     "latency": Worse(PLAIN, world(network={"latency_seconds": 5e-3}), "latency_seconds"),
     "latency of nodes": Worse(PLAIN, world(nodes={"latency_seconds": 5e-3}), "latency_seconds"),
@@ -148,7 +149,7 @@ def ended(method: str, cluster: dict[str, Any]) -> tuple[float, list[str]]:
 def test_a_worse_property_changes_the_time_or_the_run_says_that_its_method_does_not_feel_it(method: str, name: str) -> None:
     """No cell is silent. A method that feels it does not say that it does not. Local servers on hosts are refused."""
     worse = PROPERTIES[name]
-    if method == "halos" and name == "cold caches":
+    if method == "halos" and name in ("cold caches", "new numbers of samples"):
         with pytest.raises(ValueError, match="are not described for local servers"):
             described(method, worse.before)
         return

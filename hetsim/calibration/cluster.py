@@ -108,6 +108,8 @@ def calibrated(
     laws = dict(zip(files, (each.noise for each in steps), strict=False))
     for rank, node in enumerate(given.nodes):
         row = {"count": 1, **steps[rank].as_row(files[rank]), **colds[rank].as_row()}
+        if first := steps[rank].first([reading for measured in found for reading in measured.of(rank, "first")]):
+            row["first_seconds"] = shown(first)
         if updates := [seconds for measured in found for seconds in _updates(measured, rank)]:
             row["seconds_per_update"] = shown(fmean(updates))
         row |= {"host": names[processes[rank].machine], **_quota(node, processes[rank], by_hetsim=capped_by_hetsim), **_kept(node)}

@@ -6,7 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,8 @@ AS_GOOD = 0.005
 LEAST_SECONDS = 1e-9
 LEAST_COLD = 0.02
 """Of what a gradient or a message takes: less is no coldness."""
+LEAST_FIRST = 0.05
+"""Of what a gradient takes: a first one that takes less than this longer is as others."""
 SHORTEST_COOLING = 1e-4
 """Seconds after which caches are cold, at least."""
 
@@ -93,6 +95,12 @@ class Steps:
             sizes=(min(by_size), max(by_size)),
             means=tuple(by_size.items()),
         )
+
+    def first(self, readings: Sequence[Reading]) -> float:
+        """The median of how much longer first gradients took; 0 if that is hardly anything."""
+        longer = [reading.cpu_seconds - self.seconds(reading.size) for reading in readings]
+        least = LEAST_FIRST * fmean(seconds for _, seconds in self.means)
+        return extra if longer and (extra := median(longer)) > least else 0.0
 
     def as_row(self, file: str | None = None) -> dict[str, Any]:
         """The keys of a row of `cluster.nodes`; `file` is where measured noise is written."""

@@ -11,7 +11,7 @@ AT_OWN_PACE, IN_STEP = "exchange at own pace", "exchange in step"
 """Of the weights after a gradient: by messages to the server and back, each as soon as it can, or all together as at an all-reduce."""
 KINDS = (
     "alone", "update", "all_reduce", "message", "message beside others", "cold", "in training", "update in training", "agreement",
-    AT_OWN_PACE, IN_STEP, "push at once", "pull at once",
+    AT_OWN_PACE, IN_STEP, "push at once", "pull at once", "first",
 )  # fmt: skip
 """What is read; beside these, "beside K": a gradient of each of the first K workers at the same time."""
 
@@ -21,6 +21,7 @@ class Reading(NamedTuple):
 
     Those of a gradient and an update are of the thread that computes, those of messages, exchanges, all-reduces and agreements of the whole
     process. "cold" is a gradient after a pause, whose microseconds are in place of the samples; before an exchange it is a gradient.
+    "first" is the process's first gradient of so many samples.
     """
 
     kind: str

@@ -114,18 +114,25 @@ class Measurement(Coordination):
         """The CPU-seconds of what a rank's program computed."""
         return took.wall if self.by_wall[rank] else took.thread
 
+    def gradient(self, node: Node, weights: Vector, batch: Batch, kind: str) -> Program[Reading]:
+        """One gradient, and what it took."""
+        before = self.now()
+        yield from Gradient(weights, batch, 0)
+        took = self.now().since(before)
+        return Reading(kind, batch.samples, took.wall, self.work(node.rank, took))
+
     def steps(self, node: Node, weights: Vector, sizes: Sequence[int], readings: list[Reading], kind: str) -> Program[None]:
-        """Gradients of all these sizes in turns, in another order each time. The first of each is not read: kernels are chosen then."""
-        for samples in sizes:
-            yield from Gradient(weights, Batch(0, samples), 0)
+        """Gradients of all these sizes in turns, in another order each time. The first of each is read apart: kernels are prepared then."""
+        yield from Gradient(weights, Batch(0, sizes[-1]), 0)  # much else is prepared
+        for samples in dict.fromkeys(size for each in sizes for size in (each, each - 1) if size):
+            first = yield from self.gradient(node, weights, Batch(0, samples), "first")
+            if kind == "alone" and samples != sizes[-1]:
+                readings.append(first)
         chance, position, rounds = random.Random(0), 0, 0
         began = time.perf_counter()
         while rounds < MIN_ROUNDS or time.perf_counter() - began < self.seconds:
             for samples in chance.sample(list(sizes), len(sizes)):
-                before = self.now()
-                yield from Gradient(weights, Batch(position, samples), 0)
-                took = self.now().since(before)
-                readings.append(Reading(kind, samples, took.wall, self.work(node.rank, took)))
+                readings.append((yield from self.gradient(node, weights, Batch(position, samples), kind)))
                 position += samples
             rounds += 1
 
@@ -139,10 +146,8 @@ class Measurement(Coordination):
                     time.sleep(pause)
                 else:
                     yield from Gradient(weights, Batch(position, samples), 0)
-                before = self.now()
-                yield from Gradient(weights, Batch(position, samples), 0)
-                took = self.now().since(before)
-                readings.append(Reading("cold", round(1e6 * pause), took.wall, self.work(node.rank, took)))
+                took = yield from self.gradient(node, weights, Batch(position, samples), "cold")
+                readings.append(took._replace(size=round(1e6 * pause)))
                 position += samples
             rounds += 1
 
@@ -189,14 +194,12 @@ class Measurement(Coordination):
         position, done = 0, 0
         began = time.perf_counter()
         while done < (rounds or MIN_ROUNDS) or (rounds is None and time.perf_counter() - began < self.seconds):
-            before = self.now()
-            yield from Gradient(weights, Batch(position, samples), 0)
-            computed = self.now().since(before)
-            readings.append(Reading("in training", samples, computed.wall, self.work(node.rank, computed)))
+            computed = yield from self.gradient(node, weights, Batch(position, samples), "in training")
+            readings.append(computed)
             before = self.now()
             yield from exchange()
             took = self.now().since(before)
-            readings.append(Reading(kind, round(1e6 * computed.wall), took.wall, took.process, thread_seconds=took.thread))
+            readings.append(Reading(kind, round(1e6 * computed.seconds), took.wall, took.process, thread_seconds=took.thread))
             if then is not None:
                 yield from then(readings)
             position, done = position + samples, done + 1

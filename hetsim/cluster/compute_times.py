@@ -84,6 +84,12 @@ def share_ready(node: Node, samples: int, ready: float) -> float:
     return 1.0 - (1.0 - ready) * (last / total if total else 1.0)
 
 
+def sizes_of_passes(node: Node, samples: int) -> set[int]:
+    """The numbers of samples of the passes that a gradient of so many samples takes."""
+    most = node.micro_batch
+    return {samples} if most is None or samples <= most else {most, samples % most or most}
+
+
 def _pass(node: Node, samples: int) -> float:
     """Return the seconds of a single pass over `samples`, before noise."""
     return interpolated(node.table, samples) if node.table else node.overhead_seconds + samples * node.seconds_per_sample

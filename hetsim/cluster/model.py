@@ -60,6 +60,8 @@ class Node:
     """The maximum extra time of a gradient after a pause, because caches are cold."""
     cooling_seconds: float = math.inf
     """The time constant: the extra time after a pause of p seconds is cold_seconds · (1 − exp(−p / cooling_seconds))."""
+    first_seconds: float = 0.0
+    """The extra time of the first gradient of each number of samples, for which libraries prepare kernels."""
     max_samples: int | None = None
     """The largest share that fits into memory, in samples; None: no bound."""
     micro_batch: int | None = None

@@ -241,6 +241,18 @@ def test_what_a_pause_costs_is_found() -> None:
     assert Cold.fitted([]).as_row() == {}
 
 
+def test_what_a_new_number_of_samples_costs_is_found() -> None:
+    """The median, as the process's first gradients take longer still; nothing that is within five percent of a gradient."""
+    steps = Steps.fitted(readings(lambda size: 2e-3 + size * 1e-4), SIZES)
+
+    def first(extra: float) -> list[Reading]:
+        return [Reading("first", size, 9.0, 2e-3 + size * 1e-4 + extra + (0.5 if size == 7 else 0.0)) for size in (7, 8, 15, 16, 31)]
+
+    assert steps.first(first(1.5e-3)) == pytest.approx(1.5e-3)
+    assert steps.first(first(1e-4)) == 0.0
+    assert steps.first([]) == 0.0
+
+
 def in_training(among: Measured, factor: float, longer: float, *, pause: float = 0.02) -> list[Node]:
     """The nodes of two workers whose gradients take so many times and seconds longer after an exchange of 20 ms."""
     for rank in range(2):

@@ -262,6 +262,25 @@ def test_a_gradient_after_a_pause_takes_longer() -> None:
     assert run.seconds == pytest.approx([first, first + cycle, first + 2 * cycle], rel=1e-9)
 
 
+def test_the_first_gradient_of_each_number_of_samples_takes_longer() -> None:
+    """8, 3, 8 and 3 samples; in passes of at most 2 these are the sizes 2, then 2 and 1."""
+
+    def asks(its: Node, _: Any) -> Generator[Any, Any, Any]:
+        if its.rank < its.server:
+            for samples in (8, 3, 8, 3):
+                found.append((yield from Gradient(at=Phantom(8), batch=Batch(0, samples), version=0)).seconds)
+            yield from Send(its.server, None)
+        else:
+            yield from Receive()
+
+    found: list[float] = []
+    play(asks, world(on("lab", 2.0, first_seconds=0.5), hosts=ONE))
+    assert found == pytest.approx([2.5, 2.5, 2.0, 2.0])
+    found.clear()
+    play(asks, world(on("lab", 2.0, first_seconds=0.5, micro_batch=2), hosts=ONE))
+    assert found == pytest.approx([8.5, 4.5, 8.0, 4.0])
+
+
 def test_gradients_without_a_pause_are_not_cold() -> None:
     """The second of two that were started together begins when the first one ends."""
 
@@ -466,6 +485,7 @@ def test_what_is_measured_before_a_run_shares_the_cores() -> None:
         ({"hosts": {"lab": {"cores": 0}}}, "cluster.hosts.lab.cores must be"),
         ({"hosts": {"lab": {"cores": 2, "busy_speeds": [1.0]}}}, "busy_speeds must have the speed of a core with 1, 2 … 2 of them busy"),
         ({"rows": {"cold_seconds": 0.1, "cooling_seconds": 0.1}}, "has cold_seconds and no host, on which alone pauses count"),
+        ({"rows": {"first_seconds": 0.1}}, "has first_seconds and no host, on which alone it counts: give it a host, or leave"),
         ({"rows": {"host": "lab", "cold_seconds": 0.1}, "hosts": LAB}, "has cold_seconds and lacks cooling_seconds: give both, or neither"),
         ({"rows": {"host": "lab", "cold_seconds": 0.1, "cooling_seconds": 0}, "hosts": LAB}, "cooling_seconds must be above zero"),
         ({"rows": {"cpu_quota_period_seconds": 0.1}}, "has cpu_quota_period_seconds and no cpu_quota"),

@@ -13,6 +13,8 @@ from hetsim.cluster.parse.values import _list, _number
 
 COLD = ("cold_seconds", "cooling_seconds")
 """The keys of a row of nodes about gradients that follow a pause, and of cluster.network.cpu about messages that do."""
+FIRST = "first_seconds"
+"""The key of a row of nodes about gradients of a new number of samples."""
 CPU = ("cpu_quota", "cpu_quota_period_seconds", "cpu_quota_covers_messages", "host")
 """The keys of a row of nodes, and of the server, about the cores that it gets."""
 MIN_QUOTA = 1e-3
@@ -85,11 +87,14 @@ def _cpu(key: str, entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _cold(key: str, entry: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a node about gradients that follow a pause: both or neither, on a host."""
+    """The fields of a node about gradients that follow a pause (both or neither), and of a new number of samples: on a host."""
     found = _cooling(key, entry)
-    if found and entry.get("host") is None:
-        raise ValueError(f"{key} has cold_seconds and no host, on which alone pauses count: give it a host, or leave both keys out")
-    return found
+    if entry.get("host") is None:
+        if found:
+            raise ValueError(f"{key} has cold_seconds and no host, on which alone pauses count: give it a host, or leave both keys out")
+        if entry.get(FIRST) is not None:
+            raise ValueError(f"{key} has {FIRST} and no host, on which alone it counts: give it a host, or leave {FIRST} out")
+    return found | {FIRST: _number(key, entry, FIRST)}
 
 
 def _cooling(key: str, entry: Mapping[str, Any]) -> dict[str, float]:

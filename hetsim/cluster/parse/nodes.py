@@ -13,7 +13,7 @@ from hetsim.cluster.distributions import Distribution, parse_distribution
 from hetsim.cluster.factors import regular_file
 from hetsim.cluster.link_slowdown import LinkSlowdown
 from hetsim.cluster.model import Node, SlowSpells
-from hetsim.cluster.parse.hosts import COLD, CPU, _cold, _cpu
+from hetsim.cluster.parse.hosts import COLD, CPU, FIRST, _cold, _cpu
 from hetsim.cluster.parse.values import LINKS, POSITIVE, _distribution, _flag, _number, _refuse_throughput, _table, _with_links
 
 CHANGES = ("link_slowdown", "link_slowdown_period_seconds")
@@ -25,7 +25,7 @@ OTHERS = (
     *("noise", "slow_spells", "slowdown", "slowdown_period_seconds"),
     *("max_samples", "micro_batch", "half_duplex", "rack", "device", "cost_per_hour", *CHANGES),
 )
-OF_ROW = ("count", *DRAWN, "table", *CPU, *COLD, *OTHERS)
+OF_ROW = ("count", *DRAWN, "table", *CPU, *COLD, FIRST, *OTHERS)
 """All keys of a row."""
 EXAMPLE = "{count: 2, seconds_per_sample: 2.5 ms, overhead_seconds: 1 ms}"
 
@@ -42,7 +42,7 @@ ROW = 10  # number of the random stream of drawn nodes; those of a run are in ou
 
 def _nodes(key: str, config: Any, seed: int, index: int) -> Iterator[Node]:
     """The nodes of one row: `count` equal ones, except for the numbers that are drawn for each."""
-    more = (*DRAWN[2:], "network", *CPU, *COLD, *OTHERS)
+    more = (*DRAWN[2:], "network", *CPU, *COLD, FIRST, *OTHERS)
     if isinstance(config, Mapping):
         _refuse_throughput(key, config)
     if isinstance(config, Mapping) and config.get("table") is not None:

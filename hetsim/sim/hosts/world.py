@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from hetsim import effects as fx
+from hetsim.cluster.compute_times import sizes_of_passes
 from hetsim.runtime.profiling import Profile
 from hetsim.runtime.recorder import GRADIENT, UPDATE, Recorder, Row
 from hetsim.sim.clock import SUSPENDED, Callback
@@ -43,6 +44,11 @@ class HostWorld(EventWorld):
         """When each rank's last gradient has ended."""
         return [-math.inf for _ in self.experiment.cluster.nodes]
 
+    @cached_property
+    def _computed(self) -> list[set[int]]:
+        """The numbers of samples of which each rank has computed gradients, and for which it has kernels."""
+        return [set() for _ in self.experiment.cluster.nodes]
+
     def gradient(self, process: RankProcess, effect: fx.Gradient, callback: Callback, marks: Sequence[Mark] = ()) -> Any:
         """Takes the time of the node's model on the cores that it gets; one at a time, if more than one was started."""
         process.state.version = effect.version
@@ -54,9 +60,14 @@ class HostWorld(EventWorld):
 
     def _begin_gradient(self, rank: int) -> None:
         _, effect, _, marks = self._waiting[rank][0]
-        now = self.env.now
-        seconds = self._times[rank].seconds(effect.batch.samples, now) + self.experiment.cluster.nodes[rank].cold(now - self._ended[rank])
-        self._compute(rank, seconds, deque(marks), now)
+        self._compute(rank, self._seconds(rank, effect.batch.samples), deque(marks), self.env.now)
+
+    def _seconds(self, rank: int, samples: int) -> float:
+        """What a gradient takes on its own, if it begins now."""
+        now, node = self.env.now, self.experiment.cluster.nodes[rank]
+        new = sizes_of_passes(node, samples) - self._computed[rank]
+        self._computed[rank] |= new
+        return self._times[rank].seconds(samples, now) + node.cold(now - self._ended[rank]) + len(new) * node.first_seconds
 
     def _compute(self, rank: int, seconds: float, marks: deque[Mark], start: float, computed: float = 0.0) -> None:
         """Compute a gradient from a share of its seconds on, up to the next mark or to its end."""
@@ -102,12 +113,7 @@ class HostWorld(EventWorld):
         return SUSPENDED if going is SUSPENDED else agree(process.rank, callback, going)
 
     def _attempts(self) -> HostAttempts:
-        return HostAttempts(self.env, self.computed_at, self.processors, self._attempt_seconds, self._record_attempt)
-
-    def _attempt_seconds(self, rank: int, samples: int) -> float:
-        """What a gradient takes on its own, if it begins now."""
-        now = self.env.now
-        return self._times[rank].seconds(samples, now) + self.experiment.cluster.nodes[rank].cold(now - self._ended[rank])
+        return HostAttempts(self.env, self.computed_at, self.processors, self._seconds, self._record_attempt)
 
     def _record_attempt(self, row: Row) -> None:
         start, end, rank, *_ = row
