@@ -26,7 +26,7 @@ from hetsim.searches.objective import direction_of, on_the_way
 from hetsim.searches.trial import Place, Pruned, Watch
 from hetsim.sweeps.engines import check_engine, check_processes, opened_pool
 from hetsim.sweeps.pool import despite_losses
-from hetsim.sweeps.space import Space, chosen_words, parsed, same_words
+from hetsim.sweeps.space import Space, chosen_words, other_words, parsed, same_words
 
 JOURNAL = "search.log"
 """The file in a search's folder in which Optuna keeps its trials."""
@@ -273,10 +273,17 @@ def _study(question: Question, folder: Path) -> Any:
         ) from None
     if held != asked and (held or drawn) and not (set(held) == set(asked) and all(_agrees(key, held[key], asked[key]) for key in asked)):
         what = next((key for key in asked if held.get(key) != asked[key]), "attributes")
-        raise ValueError(f"{folder} holds a search with other {what}, {checks.shown(held.get(what))}: give another --folder")
+        raise ValueError(f"{folder} holds another search ({what}: {_differing(held.get(what), asked.get(what))}): give another --folder")
     for key, value in asked.items():
         study.set_user_attr(key, value)
     return study
+
+
+def _differing(held: Any, asked: Any) -> str:
+    """What a journal holds, and what is asked instead; of words only those that differ."""
+    if isinstance(held, list) and isinstance(asked, list) and all(isinstance(word, str) for word in held):
+        held, asked = (" ".join(other_words(*pair)) or None for pair in ((held, asked), (asked, held)))
+    return f"{checks.shown(held)}, not {checks.shown(asked)}"
 
 
 def _agrees(key: str, held: Any, asked: Any) -> bool:

@@ -63,6 +63,18 @@ def same_words(one: Any, other: Sequence[str]) -> bool:
     return False
 
 
+def other_words(words: Sequence[str], than: Sequence[str]) -> list[str]:
+    """The words that mean nothing that the others mean."""
+
+    def meant(word: str) -> tuple[str, str]:
+        with contextlib.suppress(HydraException):
+            return _meant([word])[0]
+        return word, ""
+
+    known = set(map(meant, than))
+    return [word for word in words if meant(word) not in known]
+
+
 def _meant(words: Sequence[str]) -> Sequence[tuple[str, str]]:
     found = []
     for override in OverridesParser.create().parse_overrides(list(words)):
