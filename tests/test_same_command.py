@@ -22,7 +22,17 @@ RUN = (*QUICK, NODES, *SAVED, "budget.updates=2e4", "checkpoint.every_updates=10
 REAL = ("backend=dist", "workload=quadratic", *QUICK[1:], *SAVED, "method=ssgd", "budget.updates=1e3", "checkpoint.every_updates=100")
 SWEEP = ("-m", *QUICK, "budget.updates=1e4", "seed=0,1,2", "hydra.sweep.dir=sweep")
 SEARCH = (*QUICK[:-2], "method=asgd", "budget.updates=1e4", "learning_rate=1e-3,0.2,0.3", "--trials=3", "--objective=seconds", "--folder=s")
-ADVICE = ("cluster=uniform4", "workload=phantom", "timing", "method=ssgd,asgd", "batch_size=64", "--processes=1", "--folder=advice")
+LATENCY = "cluster.network.latency_seconds=1 ms"
+ADVICE = (
+    "cluster=uniform4",
+    "workload=phantom",
+    "timing",
+    "method=ssgd,asgd",
+    "batch_size=64",
+    LATENCY,
+    "--processes=1",
+    "--folder=advice",
+)
 
 RUN_DIFFERS = "learning_rate=0.5 is not 0.001, as of the run in resume="
 
@@ -74,11 +84,18 @@ CASES = {
         SEARCH,
         "s/*/summary.json",
         None,
-        {"budget.updates=1e4": "budget.updates=10000.0"},
+        {"budget.updates=1e4": "budget.updates=10 k", "learning_rate=1e-3,0.2,0.3": "learning_rate=0.001,.2,0.30"},
         other="learning_rate=0.2,0.3",
         refused="s holds another search (words: 'learning_rate=1e-3,0.2,0.3', not 'learning_rate=0.2,0.3')",
-    ),  # fmt: skip
-    "hetsim-advise": Case("hetsim.cli.advise", ADVICE, "advice/answers.jsonl", None, {"batch_size=64": "batch_size=64.0"}, refused=None),
+    ),
+    "hetsim-advise": Case(
+        "hetsim.cli.advise",
+        ADVICE,
+        "advice/answers.jsonl",
+        None,
+        {"batch_size=64": "batch_size=64.0", LATENCY: "cluster.network.latency_seconds=1e-3"},
+        refused=None,
+    ),
 }
 CHEAP = ("hetsim, resume=auto", "hetsim -m")
 """The rows that are in every `make test`."""
