@@ -72,6 +72,11 @@ def ray_starts(folder: Path) -> bool:
     return any("gcs_server" in Path(f"/proc/{pid}/cmdline").read_text() for pid in session)
 
 
+def measures(folder: Path) -> bool:
+    """That a calibration has begun."""
+    return any(temporary(folder).glob("hetsim-calibrate-*"))
+
+
 @dataclass(frozen=True)
 class Case:
     """A command, when it is signalled, and what it ends with other than 128 + n and the signal's words."""
@@ -137,7 +142,7 @@ CASES = {
     "launch, saved": Case(
         "hetsim-launch", ("--processes", "5", "--", *REAL, SAVED, RUN), exists("run/.config.yaml.unfinished"), terminated=STOPPED
     ),
-    "calibrate": Case("hetsim-calibrate", ("c.yaml", "cluster=uniform4", "--seconds=100"), exists("tmp/hetsim-calibrate-*")),
+    "calibrate": Case("hetsim-calibrate", ("c.yaml", "cluster=uniform4", "--seconds=100"), measures),
     "ddp-check": Case("hetsim-ddp-check", ("script.py",), exists("began")),
     "methods": Case("hetsim-methods", (), blocked),
     "table": Case("hetsim-table", ("sweep",), blocked, before=(*SWEEP, LAST, "method=ssgd,asgd")),

@@ -163,7 +163,7 @@ def test_a_search_goes_on_where_it_stopped(tmp_path: Path) -> None:
     assert len({one.params["learning_rate"] for one in search.trials}) == 5
     assert len((tmp_path / "trials.csv").read_text().splitlines()) == 6
     for other, what in ((Question((LR, "batch_size=64"), "seconds"), "words"), (Question((LR,), "idle_share"), "objective")):
-        with pytest.raises(ValueError, match=f"holds a search with other {what}"), opened(other, tmp_path):
+        with pytest.raises(ValueError, match=rf"holds another search \({what}: "), opened(other, tmp_path):
             pass
     for folder in ("broken", "linked"):
         (tmp_path / folder).mkdir()

@@ -182,8 +182,18 @@ def test_a_sweep_knows_its_runs_again(sweep: Path, monkeypatch: pytest.MonkeyPat
     assert "4 runs (4 were there already)" in capsys.readouterr().out
 
 
+def test_a_key_whose_values_have_tables_of_their_own_has_no_best(
+    sweep: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It would select nothing."""
+    assert exit_status(monkeypatch, "hetsim-table", table, sweep, "--best-of", "cluster.network.bytes_per_second") == 1
+    assert "each of its values has a table of its own, so none is the best: leave it out" in capsys.readouterr().err
+
+
 def test_a_search_resumes_by_words_that_mean_the_same() -> None:
-    """In any order; and by no others, nor by what is not a list of words."""
+    """In any order of keys, with units; and by no others, nor by what is not a list of words."""
+    assert same_words(["budget.seconds=1 min"], ["budget.seconds=60.0"])
+    assert not same_words(["momentum=0.1", "momentum=0.2"], ["momentum=0.2", "momentum=0.1"])
     held = ["learning_rate=interval(0.1,1)", "batch_size=64"]
 
     assert same_words(held, ["batch_size=64.0", "learning_rate=interval(1e-1,1)"])

@@ -12,9 +12,12 @@ from typing import Any
 from hetsim.config.guard.folders import check_folder
 from hetsim.results.reading.run_files import check_is_no_link
 from hetsim.runtime.files import part_from_hard_links
+from hetsim.sweeps.space import meant
 from hetsim.version import __version__
 
 FILE = "answers.jsonl"
+WORDS = ("run", "words", "sizes")
+"""The parts of a question that are words of hetsim, which mean the same however they are written."""
 
 
 class Answers:
@@ -47,4 +50,5 @@ class Answers:
             self._before = ""
 
     def _key(self, question: dict[str, Any]) -> str:
-        return hashlib.sha256(f"{self._described} {json.dumps(question, sort_keys=True)}".encode()).hexdigest()
+        its = {key: meant(value) if key in WORDS else value for key, value in question.items()}
+        return hashlib.sha256(f"{self._described} {json.dumps(its, sort_keys=True)}".encode()).hexdigest()

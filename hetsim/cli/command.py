@@ -70,7 +70,12 @@ def command(
         print(f"{name}: {one_line(message)}", file=sys.stderr, flush=True)
 
     try:
-        yield tell
+        try:
+            yield tell
+        except SystemExit:
+            sys.stdout.flush()
+            raise
+        sys.stdout.flush()  # it may wait for a reader, whom a signal need not wait for
     except KeyboardInterrupt as signalled:
         discard_output()
         tell(said(signalled) + again)

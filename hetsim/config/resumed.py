@@ -14,7 +14,7 @@ from hetsim.checkpoints.folder import has_checkpoints, newest
 from hetsim.config.guard.references import check_keys, check_references
 from hetsim.config.guard.resolvers import restrict
 from hetsim.config.identity import entries_of, identity
-from hetsim.results.reading.config_file import flattened, parsed
+from hetsim.results.reading.config_file import flattened, parsed, read_config
 from hetsim.results.reading.identity import finished_summary
 
 GROUPS = ("cluster", "backend")
@@ -35,11 +35,15 @@ def automatic(config: DictConfig, typed: Sequence[str], folder: Path) -> DictCon
 
 
 def finished_already(config: DictConfig, typed: Sequence[str], folder: Path) -> dict[str, Any] | None:
-    """The summary of this run if `resume=auto` was typed and the folder holds the run, finished: at its first start, or resumed."""
-    if "resume=auto" not in typed:
+    """The summary of this run if it was to resume, and the folder holds it, finished: at its first start, or resumed from anywhere."""
+    if config.get("resume") is None and "resume=auto" not in typed:
         return None
-    at_once, resumed_once = (OmegaConf.merge(config, {"resume": resume}) for resume in (None, str(folder)))
-    return next(filter(None, (finished_summary(folder, identity(entries_of(each))) for each in (at_once, resumed_once))), None)  # type: ignore[arg-type]
+    try:
+        resumed = read_config(folder).get("resume")
+    except ValueError:
+        return None
+    entries = entries_of(config)
+    return next(filter(None, (finished_summary(folder, identity({**entries, "resume": each})) for each in (None, resumed))), None)
 
 
 def resumed_file(resume: Any) -> Path | None:

@@ -26,7 +26,7 @@ from hetsim.searches.objective import direction_of, on_the_way
 from hetsim.searches.trial import Place, Pruned, Watch
 from hetsim.sweeps.engines import check_engine, check_processes, opened_pool
 from hetsim.sweeps.pool import despite_losses
-from hetsim.sweeps.space import Space, chosen_words, parsed, same_words
+from hetsim.sweeps.space import Space, chosen_words, other_words, parsed, same_words
 
 JOURNAL = "search.log"
 """The file in a search's folder in which Optuna keeps its trials."""
@@ -215,7 +215,7 @@ def opened(question: Question, folder: Path) -> Iterator[Search]:
         raise ValueError("a search needs Optuna: install hetsim[search], as in pip install 'hetsim[search]'") from None
     if int(optuna.__version__.split(".")[0]) < 5:
         raise ValueError(f"a search needs Optuna 5, and {optuna.__version__} is installed: install hetsim[search]")
-    space = parsed(question.words)
+    parsed(question.words)
     if question.sampler not in SAMPLERS:
         raise ValueError(f"--sampler must be {' or '.join(SAMPLERS)}, not {question.sampler}")
     optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -230,6 +230,7 @@ def opened(question: Question, folder: Path) -> Iterator[Search]:
         part_from_hard_links(folder / JOURNAL)
         (folder / f"{JOURNAL}.lock").unlink(missing_ok=True)  # Optuna's, of a search that was killed: no other one runs here
         study = _study(question, folder)
+        space = parsed(study.user_attrs["words"])  # as at its first start: its trials have these texts as values
         search = Search(question, folder, space, study)
         check_trials(study, space, folder / JOURNAL)
         for left in study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.RUNNING,)):
@@ -272,11 +273,18 @@ def _study(question: Question, folder: Path) -> Any:
             f"{folder / JOURNAL} is not a search that can be resumed ({type(error).__name__}): give another --folder"
         ) from None
     if held != asked and (held or drawn) and not (set(held) == set(asked) and all(_agrees(key, held[key], asked[key]) for key in asked)):
-        what = next((key for key in asked if held.get(key) != asked[key]), "attributes")
-        raise ValueError(f"{folder} holds a search with other {what}, {checks.shown(held.get(what))}: give another --folder")
-    for key, value in asked.items():
-        study.set_user_attr(key, value)
+        what = next((key for key in asked if not _agrees(key, held.get(key), asked[key])), "attributes")
+        raise ValueError(f"{folder} holds another search ({what}: {_differing(held.get(what), asked.get(what))}): give another --folder")
+    for key in (key for key in asked if key not in held):
+        study.set_user_attr(key, asked[key])
     return study
+
+
+def _differing(held: Any, asked: Any) -> str:
+    """What a journal holds, and what is asked instead; of words only those that differ."""
+    if isinstance(held, list) and isinstance(asked, list) and all(isinstance(word, str) for word in held):
+        held, asked = (" ".join(other_words(*pair)) or None for pair in ((held, asked), (asked, held)))
+    return f"{checks.shown(held)}, not {checks.shown(asked)}"
 
 
 def _agrees(key: str, held: Any, asked: Any) -> bool:

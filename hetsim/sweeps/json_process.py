@@ -110,9 +110,9 @@ def answering() -> Iterator[TextIO]:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a user's own code prints is no answer
     os.environ["TQDM_DISABLE"] = "1"
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    Thread(target=_interrupt_without, args=(int(os.environ.pop(USER)),), daemon=True).start()
     try:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        Thread(target=_interrupt_without, args=(int(os.environ.pop(USER)),), daemon=True).start()
         yield answers
     except (KeyboardInterrupt, BrokenPipeError):
         os._exit(1)  # what is left in a buffer has no reader

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -12,6 +12,7 @@ from hydra.core.override_parser.types import Glob, IntervalSweep, Override, Rang
 from hydra.errors import HydraException
 
 from hetsim.config.guard.readable import check_readable
+from hetsim.results.tables.typed_values import value
 
 DIGITS = 4
 """The significant digits of a number from an interval."""
@@ -56,20 +57,27 @@ def parsed(words: Sequence[str]) -> Space:
 
 def same_words(one: Any, other: Sequence[str]) -> bool:
     """Whether these are words, and mean the same: in any order, with numbers written in any way."""
-    if not isinstance(one, list) or not all(isinstance(word, str) for word in one):
-        return False
-    with contextlib.suppress(HydraException):
-        return _meant(one) == _meant(other)
-    return False
+    return isinstance(one, list) and all(isinstance(word, str) for word in one) and meant(one) == meant(other)
 
 
-def _meant(words: Sequence[str]) -> Sequence[tuple[str, str]]:
-    found = []
-    for override in OverridesParser.create().parse_overrides(list(words)):
-        value = override.value()
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        found.append((override.get_key_element(), repr(float(value) if number else value)))  # type: ignore[arg-type]
-    return sorted(found)
+def other_words(words: Sequence[str], than: Sequence[str]) -> list[str]:
+    """The words that mean nothing that the others mean."""
+    known = {each for word in than for each in meant([word])}
+    return [word for word in words if not known.issuperset(meant([word]))]
+
+
+def meant(words: Sequence[str]) -> list[tuple[str, str]]:
+    """The keys of these words, in order, and their values, however they are written. Words that Hydra cannot read mean themselves."""
+    try:
+        found = OverridesParser.create().parse_overrides(list(words))
+    except HydraException:
+        return [("", word) for word in words]
+    return sorted(map(_key_and_value, found, words), key=itemgetter(0))  # of one key the last counts
+
+
+def _key_and_value(override: Override, word: str) -> tuple[str, str]:
+    key = override.get_key_element()
+    return key, repr(override.value() if override.is_sweep_override() else value(key.lstrip("+~"), word.partition("=")[2]))
 
 
 def _distribution(override: Override, word: str) -> Any:

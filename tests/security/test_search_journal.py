@@ -104,7 +104,7 @@ def test_a_journal_adds_no_word_to_a_run(
     told = capsys.readouterr()
     assert status == 1
     assert told.out == ""
-    assert f"{folder}/search.log" in told.err or f"{folder} holds a search with other words" in told.err
+    assert f"{folder}/search.log" in told.err or f"{folder} holds another search (words: " in told.err
     assert told.err.count("\n") == 1
     assert "give another --folder" in told.err
     assert sorted(path.name for path in folder.iterdir()) == before
@@ -159,7 +159,7 @@ def test_a_search_that_holds_trials_says_what_it_was_asked(
 
     error = capsys.readouterr().err
     assert status == 1
-    assert "search holds a search with other" in error
+    assert "search holds another search (" in error
     assert error.strip().isprintable()
 
 

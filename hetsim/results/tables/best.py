@@ -12,8 +12,7 @@ from hetsim.results.tables.rows import Row, scale
 
 def best_of(rows: Sequence[Row], keys: Sequence[str], metric: Metric, target: Target, remarks: list[str]) -> list[Row]:
     """The best row of each config, whatever it says for these keys. A sentence if the best value is at an end of those tried."""
-    known = list(rows[0].keys)
-    keys = [key.lstrip("+~").partition("=")[0] for key in keys]
+    known, keys = list(rows[0].keys), _names(keys)
     for key in keys:
         if key not in known:
             raise ValueError(f"--best-of {key}: the runs do not differ in it; take {', '.join(known)}{checks.suggestion(key, known)}")
@@ -32,6 +31,18 @@ def best_of(rows: Sequence[Row], keys: Sequence[str], metric: Metric, target: Ta
         found.append(best)
         remarks += [sentence for key in keys if (sentence := _at_an_end(best, same, key))]
     return found
+
+
+def check_selects(groups: Sequence[Sequence[Row]], keys: Sequence[str]) -> None:
+    """ValueError with one sentence for a key in which no two rows of a group differ, such as one of the cluster."""
+    for key in _names(keys):
+        values = [{row.keys.get(key) for row in rows} for rows in groups]
+        if len(set.union(*values)) > 1 and all(len(its) == 1 for its in values):
+            raise ValueError(f"--best-of {key}: each of its values has a table of its own, so none is the best: leave it out")
+
+
+def _names(keys: Sequence[str]) -> list[str]:
+    return [key.lstrip("+~").partition("=")[0] for key in keys]
 
 
 def _all_alike(merged: Collection[Sequence[Row]], worth: Callable[[Row], tuple[float, ...]]) -> bool:

@@ -9,7 +9,7 @@ from hetsim import checks
 from hetsim.results.reading.finished_runs import FinishedRun, no_garbage
 from hetsim.results.reading.identity import identity_of
 from hetsim.results.tables.baseline import with_gains
-from hetsim.results.tables.best import best_of
+from hetsim.results.tables.best import best_of, check_selects
 from hetsim.results.tables.labels import distinguishing_keys
 from hetsim.results.tables.metrics import Metric, Target, metrics_of
 from hetsim.results.tables.question import Question, chosen, reasons, targets_of
@@ -52,6 +52,7 @@ def _table(runs: Sequence[FinishedRun], question: Question, known: Sequence[str]
         hint = checks.suggestion(question.metric, metrics)
         raise ValueError(f"--metric {question.metric} is unknown: take {', '.join(metrics)}{hint}")
     groups = _grouped(_rows(runs, remarks))
+    check_selects(groups, question.best_of)
     targets = targets_of(groups, question, remarks)
     name = chosen(question, metrics, groups, targets)
     if question.metric is None:

@@ -26,10 +26,11 @@ def pairs(words: str) -> dict[str, str] | None:
 
 def same(key: str, one: str, other: str) -> bool:
     """Whether two texts are one value of a key."""
-    return _value(key, one) == _value(key, other)
+    return value(key, one) == value(key, other)
 
 
-def _value(key: str, text: str) -> object:
+def value(key: str, text: str) -> object:
+    """What a text is as the value of a key: a number in the unit of the key, a text, or a list of the parts of a list or a mapping."""
     text = unescaped(text.strip()).strip("'\"").strip()
     if text[:1] in ("[", "{") and text[1:]:
         return _nested(key, [part.strip() for part in PART.split(text) if part.strip()])
@@ -54,5 +55,5 @@ def _nested(key: str, parts: Sequence[str]) -> list[object]:
             path[1:] = path[1:-1]
         elif following == ":":
             path[-1] = part
-        found.append(part if PART.fullmatch(part) or following == ":" else _value(".".join(path), part))
+        found.append(part if PART.fullmatch(part) or following == ":" else value(".".join(path), part))
     return found
