@@ -12,7 +12,6 @@ from hetsim.ddp.hook import MEAN
 from hetsim.ddp.schedule import Schedule, Step
 from hetsim.ddp.weightless import weightless
 
-
 T = TypeVar("T", float, torch.Tensor)
 
 
