@@ -17,7 +17,7 @@ MAX_VISITS = 5000
 """Of nodes between a loss and the model's outputs."""
 MEAN, SUM = 1, 2
 """torch's numbers for `reduction="mean"` and `"sum"`."""
-FUNCTIONS = ("SqrtBackward", "LogBackward", "Log1PBackward", "ExpBackward", "PowBackward", "ReciprocalBackward")
+FUNCTIONS = tuple(f"{name}Backward" for name in ("Sqrt", "Log", "Log10", "Log2", "Log1P", "Exp", "Pow", "Reciprocal"))
 """Of a mean: their mean over the ranks is not that of the whole batch."""
 PRODUCT, SUMMED = "product", "sum"
 TOLERANCE = 1e-6
