@@ -101,7 +101,8 @@ class TeamLoader:
             self._loop.begin_step()
             self._loop.end_epoch()
         self._loop.begin_step(first=True)
-        self._drawn = drawn = deque()
+        drawn: deque[Step] = deque()
+        self._drawn = drawn
         batches = iter(self._loader)
         for batch in batches:
             given = batch if self._device is None else moved(batch, self._device)
