@@ -25,8 +25,8 @@ SUM = "the loss is a sum over the samples, whose gradients add up: divide it by 
 NORMALISED = "plain averages are right, as the loss is divided by a number of all ranks already: call team.wrap(model, loss='global')"
 MEAN = "the loss is the mean over this rank's samples, and is divided by no number of all ranks: leave loss='global' out of team.wrap"
 COPIED = (
-    "in a step with fewer samples than ranks, a rank without one counts a copy of another rank's sample in the total: count nothing where "
-    "team.samples is 0, or add drop_last=True to the loader"
+    "in a step with fewer samples than ranks, a rank without one counts a copy of another rank's sample in the total: sum up "
+    "team.own(number) instead of the number, or add drop_last=True to the loader"
 )
 REMEDIES = "take a smaller batch or samples that differ more, or compute in a higher precision"
 MARGIN = 10

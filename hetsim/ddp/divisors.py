@@ -15,8 +15,11 @@ MARK = "hetsim.ddp"
 """In the metadata of the nodes that computed a model's outputs."""
 MAX_VISITS = 5000
 """Of nodes between a loss and the model's outputs."""
-MEAN = 1
-"""torch's number for `reduction="mean"`."""
+MEAN, SUM = 1, 2
+"""torch's numbers for `reduction="mean"` and `"sum"`."""
+FUNCTIONS = tuple(f"{name}Backward" for name in ("Sqrt", "Log", "Log10", "Log2", "Log1P", "Exp", "Pow", "Reciprocal"))
+"""Of a mean: their mean over the ranks is not that of the whole batch."""
+PRODUCT, SUMMED = "product", "sum"
 TOLERANCE = 1e-6
 """Relative rounding of a divisor, such as a sum of class weights."""
 
@@ -29,12 +32,21 @@ class Divisor(NamedTuple):
     """Of the dimensions over which it takes the mean."""
     is_mean: bool = True
     """Whether it divides a sum over samples. Otherwise it may scale a loss, such as by the number of accumulated steps."""
+    function: str = ""
+    """No divisor, but what is computed of a mean, or a sum that nothing divides."""
 
     def fits(self, samples: int) -> bool:
         """Whether this is a mean over all of so many samples."""
         number = float(self.number)
-        has_rows = not self.sizes or self.sizes[0] % samples == 0 or samples in self.sizes
-        return has_rows and not (math.isfinite(number) and abs(math.remainder(number, samples)) > TOLERANCE * abs(number))
+        return (
+            self.has_rows(samples)
+            and not self.function
+            and not (math.isfinite(number) and abs(math.remainder(number, samples)) > TOLERANCE * abs(number))
+        )
+
+    def has_rows(self, samples: int) -> bool:
+        """Whether it is taken over this number of rows, as far as its sizes are known."""
+        return not self.sizes or self.sizes[0] % samples == 0 or samples in self.sizes
 
 
 class Output(NamedTuple):
@@ -93,6 +105,8 @@ def _paths(loss: Any) -> Iterator[tuple[Output, tuple[Divisor, ...]]]:
                 continue
             within = output
         found = divisor_of(node)
+        if found is None and within is None and not any(each.is_mean for each in divisors):
+            found = function_of(node, divisors)
         divisors = divisors if found is None else (*divisors, found)
         if within is not None and found is not None and found.is_mean:  # further means are those of layers
             if node.name().startswith("NllLoss"):
@@ -118,6 +132,19 @@ def divisor_of(node: Any) -> Divisor | None:
     if name.startswith("NllLoss"):
         return Divisor(node._saved_total_weight, tuple(node._saved_target.shape))
     return mean_over(node._saved_self.shape)
+
+
+def function_of(node: Any, above: Sequence[Divisor]) -> Divisor | None:
+    """What this node, which is not below a mean, computes of a loss, where that may be wrong."""
+    name = node.name().rstrip("0123456789")
+    if name == "MulBackward":  # it may divide a sum
+        name = PRODUCT
+    elif getattr(node, "_saved_reduction", None) == SUM and not above:
+        return Divisor(1, tuple(node._saved_self.shape), is_mean=False, function=SUMMED)
+    elif name not in FUNCTIONS:
+        return None
+    function = name.removesuffix("Backward").lower()
+    return None if any(each.function == function for each in above) else Divisor(1, is_mean=False, function=function)
 
 
 def mean_over(sizes: Sequence[int]) -> Divisor:

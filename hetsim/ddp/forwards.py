@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from hetsim.ddp.copies import not_compiled
-from hetsim.ddp.divisors import MARK, Divisor, Output
+from hetsim.ddp.divisors import MARK, PRODUCT, SUMMED, Divisor, Output
 from hetsim.ddp.used import Given, storages_of, tensors
 
 TWO_BATCHES = (
@@ -24,6 +24,13 @@ DIVIDED = (
     "the loss is a mean over {:g} where this rank has {} samples, and would be weighted by these: call team.count(number) before "
     "backward, with the number that divides the loss, or wrap with loss='global'"
 )
+
+
+FUNCTION = (
+    "the loss is the {} of a mean over this rank's samples, and no weights of the ranks make it that of the whole batch: take the mean, "
+    "or compute it per sample and then the mean, or wrap with loss='global' to average over the ranks as plain DDP does"
+)
+UNDIVIDED = "the loss is a sum over this rank's samples, and a Team weights means: divide it by their number, as reduction='mean' does"
 
 
 class Forward(NamedTuple):
@@ -88,9 +95,14 @@ def check_divisors(divisors: Sequence[Divisor], *numbers: int) -> None:
     A loss may have several divisors: of samples, of tasks, of accumulated steps.
     """
     means = [each for each in divisors if each.is_mean]
+    if any(each.function == SUMMED and any(map(each.has_rows, numbers)) for each in divisors):
+        raise ValueError(UNDIVIDED)
+    for function in (each.function for each in divisors if each.function not in ("", PRODUCT, SUMMED)):
+        if any(each.fits(number) for each in means for number in numbers if number > 1):
+            raise ValueError(FUNCTION.format(function))
     if means and not any(each.fits(number) for each in divisors for number in numbers):
         last = means[-1]
-        raise ValueError(DIVIDED.format(float(last.sizes[0] if last.sizes else last.number), numbers[0]))
+        raise ValueError(DIVIDED.format(float(last.number if last.has_rows(numbers[0]) else last.sizes[0]), numbers[0]))
 
 
 def samples_in(inputs: Any, given: Given, assigned: int) -> int:

@@ -118,6 +118,11 @@ class Weighted:
 def register(ddp: DistributedDataParallel, weighted: Weighted) -> None:
     """Let the model average its gradients so; ValueError with one sentence if it has a hook already."""
     remove(ddp)
+    if any(isinstance(state, Weighted) for _, state in ddp._comm_hooks):
+        raise ValueError(
+            "another Team weights the gradients of this model: train it on one Team's loader, and add a loss over other samples by "
+            "loss='global' and team.scale"
+        )
     try:
         if not ddp._comm_hooks:
             ddp.register_comm_hook(weighted, weighted_hook)

@@ -11,6 +11,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from hetsim.ddp.schedule import Schedule, Step
+from hetsim.ddp.used import TWO_ITERATORS
 
 OWN = ("batch_size", "batch_sampler", "sampler")
 OTHER = ("batch_size", "drop_last")
@@ -69,6 +70,7 @@ class TeamLoader:
         self._loop, self._rank, self._device = loop, rank, device
         self.sampler = self.batch_sampler = Reshuffled()
         self._drawn: deque[Step] = deque()
+        """The steps of the last iterator whose batches are not returned yet."""
         self._loader: DataLoader[Any] = DataLoader(dataset, batch_sampler=_Batches(self), **options)
 
     def __len__(self) -> int:
@@ -99,12 +101,15 @@ class TeamLoader:
             self._loop.begin_step()
             self._loop.end_epoch()
         self._loop.begin_step(first=True)
-        self._drawn.clear()
+        drawn: deque[Step] = deque()
+        self._drawn = drawn
         batches = iter(self._loader)
         for batch in batches:
             given = batch if self._device is None else moved(batch, self._device)
-            self._loop.hand_over(self._drawn.popleft(), given)
+            self._loop.hand_over(drawn.popleft(), given)
             yield given
+            if self._drawn is not drawn:
+                raise ValueError(TWO_ITERATORS)
             self._loop.begin_step()
         self._loop.end_epoch()
 

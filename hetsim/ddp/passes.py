@@ -15,7 +15,7 @@ from hetsim.ddp.forwards import TWO_BATCHES, Forward, check_divisors, check_part
 from hetsim.ddp.hook import GLOBAL, MEAN
 from hetsim.ddp.schedule import Schedule, Step
 from hetsim.ddp.tokens import Normalised, Tokens
-from hetsim.ddp.used import ANOTHER_BATCH, Given, Used
+from hetsim.ddp.used import ANOTHER_BATCH, TWO_ITERATORS, Given, Used
 from hetsim.ddp.windows import Window, Windows
 
 NO_BATCH = (
@@ -24,7 +24,7 @@ NO_BATCH = (
 )
 NOT_LEFT_OUT = (
     "the last step of this epoch has {} samples for {} ranks, and a rank without one computes one of others, which a number of all ranks "
-    "must not count: add drop_last=True to the loader, or leave it out where team.samples is 0"
+    "must not count: add drop_last=True to the loader, or sum up team.own(number) over the ranks instead of the number"
 )
 COUNTED_FOR_ANOTHER = (
     "team.count was called for another batch than that of the gradients, as the loop draws batches ahead: call it between the model and "
@@ -45,8 +45,8 @@ class Passes:
 
     def __init__(self, rank: int, used: Used, windows: Windows, balance: Balance, tokens: Tokens, trace: Any) -> None:
         self._rank, self._used, self._windows, self._balance, self._tokens, self._trace = rank, used, windows, balance, tokens, trace
-        self.asked = self.scaled = -1
-        """The steps in which the script has last asked for this rank's samples, and has last scaled a loss."""
+        self.owned = self.scaled = -1
+        """The last steps in which the script has called `own` and `scale`."""
         self._kept: dict[int, Step] = {}
         """The steps since the last reduction whose gradients were kept, by number."""
 
@@ -88,8 +88,9 @@ class Passes:
         is_over = self._windows.is_over or (was_computing and not self._kept)
         if is_new and is_over and before is not None and before.step.ends_window:  # the batch was drawn before the window began
             self.begin_window()
-        if is_kept:
+        if is_kept or self._used.present is None:
             self._check_batch()
+        if is_kept:
             given = self._used.keep()
             self._kept[given.number] = given.step
         self.check_window(self.present, loss)
@@ -108,17 +109,19 @@ class Passes:
             )
 
     def _check_batch(self) -> None:
+        if self._used.is_taken_back:
+            raise ValueError(TWO_ITERATORS)
         if self._used.is_another and self._varies:
             raise ValueError(ANOTHER_BATCH)
 
     def first_bucket(self, loss: str) -> Normalised | None:
         """The first gradients of a model are ready."""
-        number, step, *_ = given = self.present
         self._check_batch()
+        number, step, *_ = given = self.present
         if self._windows.begin_reduction(backward_pass()):
             self._balance.begin_exchange(self._windows.clock)
         if loss == GLOBAL:
-            if (fewest := self.schedule.fewest_samples()) < len(step.shares) and self.asked != number:
+            if (fewest := self.schedule.fewest_samples()) < len(step.shares) and number not in (self.owned, self.scaled):
                 raise ValueError(NOT_LEFT_OUT.format(fewest, len(step.shares)))
             return None
         if self._tokens.number != number:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import TypeVar
 
 import torch
 
@@ -10,6 +11,8 @@ from hetsim.ddp.exchange import Balance, Control
 from hetsim.ddp.hook import MEAN
 from hetsim.ddp.schedule import Schedule, Step
 from hetsim.ddp.weightless import weightless
+
+T = TypeVar("T", float, torch.Tensor)
 
 
 def check_scaled(losses: Collection[str], balance: Balance, schedule: Schedule | None, *, leaves_steps: bool) -> None:
@@ -45,3 +48,15 @@ def scaled(loss: torch.Tensor, weight: float | torch.Tensor | None, step: Step, 
         total = float(control.sum(torch.tensor([own], dtype=torch.float64)))
         factor = control.size * own / total if total else 0.0
     return loss * factor if factor else weightless(loss)
+
+
+def averaged(value: T, step: Step, control: Control) -> T:
+    """Σ b_i v_i / R over all ranks, which wait for one another."""
+    given = torch.as_tensor(value).detach()
+    own = given.to("cpu", torch.float64).flatten()
+    samples = step.shares[control.rank]
+    total = control.sum(own * samples if samples else torch.zeros_like(own)) / step.samples
+    if isinstance(value, torch.Tensor):
+        dtype = given.dtype if given.is_floating_point() else torch.get_default_dtype()
+        return total.reshape(given.shape).to(given.device, dtype)
+    return float(total)

@@ -24,10 +24,10 @@ from hetsim.ddp.loader import TeamLoader, check_options, look_ahead
 from hetsim.ddp.passes import Passes
 from hetsim.ddp.rules import allocation_of, bounds_of, signature
 from hetsim.ddp.saved import check_saved, digest, resume, save
-from hetsim.ddp.scaled import check_scaled, scaled
+from hetsim.ddp.scaled import averaged, check_scaled, scaled
 from hetsim.ddp.schedule import Data, Schedule, Step
 from hetsim.ddp.tokens import Tokens
-from hetsim.ddp.used import AMBIGUOUS, Given, Used
+from hetsim.ddp.used import ASKED_AHEAD, Given, Used
 from hetsim.ddp.waits import unwatch, watch
 from hetsim.ddp.windows import Windows
 from hetsim.policies.allocation import Allocation
@@ -210,27 +210,27 @@ class Team:
         """Σ b_i v_i / R over all ranks, such as the mean loss of the whole batch. All ranks wait for one another.
 
         Args:
-            value: v_i, a number or a tensor of any shape. The mean has the same shape and device. The mean of integers or booleans has
-                torch's default dtype.
+            value: v_i, a number or a tensor of any shape. The mean has its shape and device; of integers, it has torch's default dtype.
         """
         present = self._used.present
         step = present.step if present is not None and self._used.is_last_word else self._given().step
         with self._windows.waiting():
-            given = torch.as_tensor(value).detach()
-            own = given.to("cpu", torch.float64).flatten()
-            samples = step.shares[self.rank]
-            total = self._control.sum(own * samples if samples else torch.zeros_like(own)) / step.samples
-        if isinstance(value, torch.Tensor):
-            dtype = given.dtype if given.is_floating_point() else torch.get_default_dtype()
-            return total.reshape(given.shape).to(given.device, dtype)
-        return float(total)
+            return averaged(value, step, self._control)
+
+    def own(self, number: T) -> T:
+        """Return the number, or 0 if this rank's batch is a copy of another rank's sample, which no sum over all ranks must count.
+
+        Args:
+            number: what the script sums up over all ranks and divides a `loss="global"` by, such as the boxes in this rank's batch.
+        """
+        given = self._given()
+        self._passes.owned = given.number
+        return number if given.step.shares[self.rank] else number * 0
 
     @property
     def samples(self) -> int:
         """The number of samples of this rank in this step; 0 if the rank's batch is one sample of weight 0."""
-        given = self._given()
-        self._passes.asked = given.number
-        return given.step.shares[self.rank]
+        return self._given().step.shares[self.rank]
 
     @property
     def shares(self) -> tuple[int, ...]:
@@ -348,5 +348,5 @@ class Team:
         if given is None:
             raise ValueError("there is no step yet: iterate over team.loader(…)")
         if self._used.is_ambiguous:
-            raise ValueError(AMBIGUOUS)
+            raise ValueError(ASKED_AHEAD)
         return given

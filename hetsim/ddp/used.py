@@ -29,6 +29,14 @@ ANOTHER_BATCH = (
     "the model's input is not of the batch that team.loader gave last, but of an earlier one, or of none, so the weight of its gradient is "
     "unknown: iterate over team.loader(…) in each epoch, instead of itertools.cycle or a list of its batches"
 )
+TWO_ITERATORS = (
+    "two iterators over team.loader(…) are in use at a time, such as in zip(loader, loader), and a Team has one position in its epoch: "
+    "draw all batches from one iterator, as in batches = iter(loader), and other samples from a DataLoader of your own"
+)
+ASKED_AHEAD = (
+    "the loop has drawn several batches whose shares differ, so it is unknown which of them you mean: use team.samples, own, count, scale "
+    "and mean between the model's forward pass and backward"
+)
 MAX_PLACES = 2**12
 """Of earlier batches, before those that are gone are forgotten."""
 
@@ -68,6 +76,10 @@ class Used:
         """Whether the gradients of the present batch stay on this rank."""
         self.is_another = False
         """Whether the model was called with an input, since the last reduction, that is not of a batch which the loop was given last."""
+        self.is_taken_back = False
+        """Whether that input was of a batch which a later iterator has drawn again."""
+        self._taken_back: dict[int, Any] = {}
+        """The places of the batches that the present iterator draws again."""
         self._earlier: dict[int, Any] = {}
         """The places of all batches that the loop still has, such as those in a list."""
         self._is_over = False
@@ -93,7 +105,7 @@ class Used:
         if len(self._earlier) > MAX_PLACES:
             self._earlier = {place: storage for place, storage in self._earlier.items() if not storage.expired()}
         self._earlier |= given.storages
-        self.is_another = self._is_over = False
+        self.is_another = self.is_taken_back = self._is_over = False
         if is_used:
             self.present, self.reduced, self.number = given, True, number + 1
             self._unscaled = [*self._unscaled[-1:], given]
@@ -107,7 +119,9 @@ class Used:
     def take_back(self) -> None:
         """A new iterator begins: what the model has not used of one that did not end is drawn again."""
         with self._lock:
+            again = [given for given in self._waiting if given.number >= self.next_to_draw]
             self._waiting = [given for given in self._waiting if given.number < self.next_to_draw]
+        self._taken_back = {place: storage for given in again for place, storage in given.storages.items()}
         self._unscaled.clear()
 
     def scaled(self, given: Given, *, varies: bool) -> Given:
@@ -150,6 +164,7 @@ class Used:
         used = self._found(inputs)
         if used is None and self._is_another(inputs):
             self.is_another = True
+            self.is_taken_back |= is_among(inputs, self._taken_back)
             return False
         if not self._waiting:
             return False
@@ -181,8 +196,7 @@ class Used:
     def _is_another(self, inputs: Any) -> bool:
         """Whether these inputs, which are not found in one batch, are of an earlier one, or of none as the loop has had all."""
         recent = set[int]().union(*(each.places for each in self._recent))
-        places = set(storages_of(tensors(inputs))) - recent
-        if any(place in self._earlier and not self._earlier[place].expired() for place in places):
+        if is_among(inputs, {place: storage for place, storage in self._earlier.items() if place not in recent}):
             return True
         is_new = self._is_over and self.reduced and not self._waiting
         return is_new and all(tensor.grad_fn is None for tensor in tensors(inputs))
@@ -199,7 +213,7 @@ class Used:
     def end(self) -> Given:
         """All gradients of the present batch are ready."""
         assert self.present is not None
-        self.reduced, self._given_since, self.is_another = True, False, False
+        self.reduced, self._given_since, self.is_another, self.is_taken_back = True, False, False, False
         self._is_next &= self._goes_on_after(self.present)
         self.number = max(self.number, self.present.number + 1)
         return self.present
@@ -208,6 +222,11 @@ class Used:
 def is_one_window(batches: Sequence[Given]) -> bool:
     """Whether these batches, which follow each other, are of one window."""
     return not any(given.step.ends_window for given in batches[:-1])
+
+
+def is_among(inputs: Any, storages: Mapping[int, Any]) -> bool:
+    """Whether a tensor of these inputs is in one of these places."""
+    return any(place in storages and not storages[place].expired() for place in storages_of(tensors(inputs)))
 
 
 def storages_of(of: Iterable[torch.Tensor]) -> dict[int, Any]:

@@ -64,7 +64,19 @@ WRONG: dict[str, Loss] = {
     "all but the last": lambda o, p: F.mse_loss(o[:-1], o[1:].detach() + 1),  # noqa: ARG005
     "and a right one": lambda o, p: errors(o, p)[kept(p)].mean() + errors(o, p).mean(),
 }
+NO_MEAN: dict[str, tuple[Loss, str]] = {
+    "root": (lambda o, p: errors(o, p).mean().sqrt(), "the loss is the sqrt of a mean over this rank's samples"),
+    "logarithm": (lambda o, p: errors(o, p).mean().log() / 4 + o.pow(2).mean(), "the loss is the log of a mean"),
+    "focal, of the mean": (lambda o, p: (lambda e: (1 - (-e).exp()) ** 2 * e)(F.cross_entropy(o, labels(o, p))), "of a mean"),
+    "sum": (lambda o, p: F.cross_entropy(o, labels(o, p), reduction="sum"), "the loss is a sum over this rank's samples"),
+    "two sums": (lambda o, p: F.mse_loss(o, o.detach() + 1, reduction="sum") + errors(o, p).mean(), "the loss is a sum"),
+}
+"""Losses that no weights make right, and their sentences."""
 RIGHT: dict[str, Loss] = {
+    "roots": lambda o, p: errors(o, p).sqrt().mean() + o.pow(2).mean(1).log().mean(),
+    "roots, one by one": lambda o, p: sum((each.mean().sqrt() for each in (o - 1).pow(2)), torch.zeros(())) / len(p),
+    "a sum by its number": lambda o, p: F.mse_loss(o, o.detach() + 1, reduction="sum") / len(p),
+    "a sum by a factor": lambda o, p: F.mse_loss(o, o.detach() + 1, reduction="sum") * (0.5 / len(p)),
     "mean": lambda o, p: errors(o, p).mean(),
     "a mask of the batch": lambda o, p: (errors(o, p) * kept(p)).sum() / len(p),
     "a mask, then mean": lambda o, p: (errors(o, p) * kept(p)).mean(),
@@ -169,6 +181,7 @@ def all_of_them() -> dict[str, Callable[[], Any]]:
     return {
         **{f"refused: {name}": partial(refused, loss) for name, loss in WRONG.items()},
         "refused: within the model": lambda: refused(WRONG["ignored labels"], within=True),
+        **{f"refused: {name}": partial(refused, loss) for name, (loss, _) in NO_MEAN.items()},
         **{f"right: {name}": partial(trained, loss) for name, loss in RIGHT.items()},
         "right: within the model": lambda: trained(RIGHT["classes"], within=True),
         "right: counted": lambda: trained(masked, count=True),

@@ -47,8 +47,10 @@ def normalised(*, is_left_out: bool = True) -> Any:
     for epoch in range(2):
         for (x, y, places), everything in zip(loader, serial_batches(Data(NUMBER, BATCH_SIZE), epoch), strict=True):
             number = boxes(places).sum()
-            if is_left_out and not team.samples:
-                number = torch.zeros_like(number)
+            if is_left_out:
+                number = team.own(number)
+            elif not team.samples:  # such as for a log
+                number = number * 1
             loss = of_boxes(model, x, y, places) / (in_all(number) / RANKS)
             for of in (model, alone):
                 of.zero_grad()
@@ -88,7 +90,7 @@ def second(*, tokens: bool, number: int = NUMBER) -> float:
         own = other[5 * rank : 5 * (rank + 1)]
         if tokens:
             weight = boxes(places).sum()
-            loss = team.scale(of_boxes(model, x, y, places) / weight, weight * bool(team.samples))
+            loss = team.scale(of_boxes(model, x, y, places) / weight, weight)
         else:
             loss = team.scale(mse_loss(model(x), y) * (1.0 if team.samples else float("nan")))
         for of in (model, alone):

@@ -78,6 +78,45 @@ def fetched_between(loader: Any) -> Iterator[Pair]:
     yield from plain(loader)
 
 
+def teed(loader: Any) -> Iterator[Pair]:
+    """One copy of an iterator is a batch ahead of the other."""
+    ahead, batches = itertools.tee(loader)
+    next(ahead)
+    for batch, _ in itertools.zip_longest(batches, ahead):
+        yield batch, True
+
+
+def in_pairs(loader: Any) -> Iterator[Pair]:
+    """Two batches are drawn at a time, and trained on one after the other."""
+    batches = iter(loader)
+    for pair in zip(batches, batches, strict=True):
+        yield from ((batch, True) for batch in pair)
+
+
+def zipped(loader: Any) -> Iterator[Any]:
+    """Two iterators, of which the first one's batches are trained on."""
+    return (batch for batch, _ in zip(loader, loader, strict=False))
+
+
+def zipped_copies(loader: Any) -> Iterator[Any]:
+    """The model gets copies, in which no batch is recognised."""
+    return ((x.clone(), y, places) for (x, y, places), _ in zip(loader, loader, strict=False))
+
+
+def in_turns(loader: Any) -> Iterator[Any]:
+    """Another iterator begins after the first one's first batch."""
+    for batch in loader:
+        yield batch
+        yield next(iter(loader))
+
+
+def evaluating(loader: Any) -> Iterator[Any]:
+    """A whole pass over the samples within the epoch, such as for an accuracy."""
+    for batch in loader:
+        yield batch
+        assert sum(len(x) for x, _, _ in loader)
+
+
 def cycled(loader: Any) -> Iterator[Any]:
     """The batches of the first epoch again and again."""
     return itertools.islice(itertools.cycle(loader), 6)
@@ -103,7 +142,9 @@ def of_copies(loader: Any) -> Iterator[Any]:
 
 KEPT = (cycled, listed, replayed, of_copies)
 """Loops that train on batches which the loader has given long before."""
-LOOPS = (plain, prefetched, peeking, peeking_alone, in_a_thread, leaving_out, fetched_between)
+LOOPS = (plain, prefetched, peeking, peeking_alone, in_a_thread, leaving_out, fetched_between, teed, in_pairs)
+TWO_ITERATORS = {zipped: 0, zipped_copies: 1, in_turns: 2, evaluating: 1}
+"""Loops over two iterators at a time, and the steps that they train."""
 
 
 def from_serial(samples: Samples, model: DDP, places: torch.Tensor) -> tuple[float, list[int]]:
@@ -292,7 +333,7 @@ def with_earlier_samples() -> str:
 def all_orders(rank: int) -> dict[str, Any]:
     """Each loop in turn; a loop that raises returns its traceback."""
     laws = {loop.__name__: lambda loop=loop: trained(loop) for loop in LOOPS}
-    laws |= {loop.__name__: lambda loop=loop: kept(loop) for loop in KEPT}
+    laws |= {loop.__name__: lambda loop=loop: kept(loop) for loop in (*KEPT, *TWO_ITERATORS)}
     laws |= {
         "released": released,
         "ahead_in_windows": ahead_in_windows,

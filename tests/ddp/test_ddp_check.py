@@ -82,7 +82,7 @@ TABLE = {
     "normalised over all ranks, and wrapped so": ({"loop": GLOBAL, "wrapped": "loss='global'"}, RIGHT),
     "mean, and wrapped as global": ({"wrapped": "loss='global'"}, ddp_check.MEAN),
     "global, and counts a copy of a sample": (
-        {"samples": 241, "loop": "team.samples; " + GLOBAL, "wrapped": "loss='global'"},
+        {"samples": 241, "loop": "team.own(1); " + GLOBAL, "wrapped": "loss='global'"},
         ddp_check.COPIED,
     ),
     "wrong after the first change of the split": ({"loop": "first = first or len(X); team.count(first)"}, WRONG),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from divisor_laws import RIGHT, WRONG, all_of_them
+from divisor_laws import NO_MEAN, RIGHT, WRONG, all_of_them
 from ranks import found_by, result, world
 
 pytestmark = pytest.mark.slow
@@ -30,6 +30,13 @@ def test_a_mean_over_fewer_is_refused(found: list[dict[str, Any]], loss: str) ->
         sentence = result(found, f"refused: {loss}", rank)
         assert "call team.count(number) before backward" in sentence
         assert "loss='global'" in sentence
+
+
+@pytest.mark.parametrize("loss", NO_MEAN)
+def test_a_loss_that_no_weight_makes_right_is_refused(found: list[dict[str, Any]], loss: str) -> None:
+    """A function of the mean over the batch is not the mean of what it gives on each rank; nothing divides a sum."""
+    for rank in range(RANKS):
+        assert NO_MEAN[loss][1] in result(found, f"refused: {loss}", rank)
 
 
 @pytest.mark.parametrize("loss", [*RIGHT, "within the model", "counted"])

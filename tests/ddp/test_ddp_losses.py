@@ -48,7 +48,7 @@ def test_the_gradient_is_the_serial_one(found: list[dict[str, Any]], law: str) -
 
 def test_a_number_of_all_ranks_must_not_count_a_sample_of_weight_zero(found: list[dict[str, Any]]) -> None:
     for rank in range(RANKS):
-        assert "add drop_last=True to the loader, or leave it out where team.samples is 0" in result(found, "not left out", rank)
+        assert "add drop_last=True to the loader, or sum up team.own(number) over the ranks" in result(found, "not left out", rank)
 
 
 @pytest.mark.parametrize("loop", ["prefetched", "fetched between"])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from ddp_laws import BATCH_SIZE
-from order_laws import KEPT, LOOPS, NUMBER, all_orders
+from order_laws import KEPT, LOOPS, NUMBER, TWO_ITERATORS, all_orders
 from ranks import result, world
 
 from hetsim.ddp.forwards import samples_in
@@ -69,6 +69,15 @@ def test_a_batch_that_the_loop_has_kept_is_refused(found: list[dict[str, Any]], 
         sentence, steps = result(found, loop, rank)
         assert sentence.startswith("the model's input is not of the batch that team.loader gave last")
         assert steps == (3 if loop == "replayed" else 4)
+
+
+@pytest.mark.parametrize("loop", TWO_ITERATORS)
+def test_two_iterators_at_a_time_are_refused(found: list[dict[str, Any]], loop: Any) -> None:
+    """Before a sample counts twice: where the first one's batch arrives after the second one began, or where it is asked again."""
+    for rank in range(3):
+        sentence, steps = result(found, loop.__name__, rank)
+        assert sentence.startswith("two iterators over team.loader(…) are in use at a time, such as in zip(loader, loader)")
+        assert steps == TWO_ITERATORS[loop]
 
 
 def test_batches_that_are_not_used_are_not_kept_in_memory(found: list[dict[str, Any]]) -> None:
