@@ -45,7 +45,7 @@ class HostWorld(EventWorld):
         return [-math.inf for _ in self.experiment.cluster.nodes]
 
     @cached_property
-    def _computed(self) -> list[set[int]]:
+    def _sizes(self) -> list[set[int]]:
         """The numbers of samples of which each rank has computed gradients, and for which it has kernels."""
         return [set() for _ in self.experiment.cluster.nodes]
 
@@ -65,8 +65,8 @@ class HostWorld(EventWorld):
     def _seconds(self, rank: int, samples: int) -> float:
         """What a gradient takes on its own, if it begins now."""
         now, node = self.env.now, self.experiment.cluster.nodes[rank]
-        new = sizes_of_passes(node, samples) - self._computed[rank]
-        self._computed[rank] |= new
+        new = sizes_of_passes(node, samples) - self._sizes[rank]
+        self._sizes[rank] |= new
         return self._times[rank].seconds(samples, now) + node.cold(now - self._ended[rank]) + len(new) * node.first_seconds
 
     def _compute(self, rank: int, seconds: float, marks: deque[Mark], start: float, computed: float = 0.0) -> None:
