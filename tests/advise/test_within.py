@@ -1,4 +1,4 @@
-"""Whether a recommendation holds within the interval of an estimated GPU: both ends of the interval are timed again, and a change is said."""
+"""Whether a recommendation holds within the interval of an estimated GPU: both ends are timed again, and a change is said."""
 
 from __future__ import annotations
 
@@ -65,7 +65,8 @@ def test_a_recommendation_that_changes_within_the_interval_says_so(error: float)
     assert changes == (error >= 0.3)
     held = "changes" if changes else "stays best"
     assert f"the recommendation {held} across the error range of l4 (gain {min(gains):.3g} to {max(gains):.3g} times)" in sentences
-    better = f"if l4 takes {1 + error:.3g} times as long, {ALONE.label} is better: {seconds(EVEN, 1 + error):.3g} times as fast as plain DDP"
+    slower = 1 + error
+    better = f"if l4 takes {slower:.3g} times as long, {ALONE.label} is better: {seconds(EVEN, slower):.3g} times as fast as plain DDP"
     assert flips == ([better] if changes else [])
 
 
