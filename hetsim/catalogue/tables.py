@@ -84,9 +84,9 @@ class Row:
         return self.source, self.model, self.precision
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Catalogue:
-    """All tables, each by name."""
+    """All tables, each by name. Two catalogues are equal only if they are one object, so a result can be cached by catalogue."""
 
     gpus: Mapping[str, Gpu]
     models: Mapping[str, Model]

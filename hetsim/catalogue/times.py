@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import lru_cache
 
 from hetsim import checks
 from hetsim.catalogue import curves
@@ -45,16 +45,22 @@ class Times:
         return f"{what}: measured at {self.num_measured} batch sizes ({source})"
 
 
+@lru_cache(maxsize=2)
+def law_of(catalogue: Catalogue) -> Law:
+    """Fit the law to all rows, once for a catalogue: the fit takes as long as composing a config, and each config asks for it."""
+    return Law(catalogue.rows, catalogue.sources)
+
+
 @dataclass(frozen=True)
 class Choice:
     """Looks up times in one catalogue."""
 
     catalogue: Catalogue
 
-    @cached_property
+    @property
     def law(self) -> Law:
         """Fitted to all rows."""
-        return Law(self.catalogue.rows, self.catalogue.sources)
+        return law_of(self.catalogue)
 
     def times(self, gpus: Sequence[str], model: str, precision: str | None = None) -> list[Times]:
         """The times of these GPUs, all from one series: of the same program in one precision.

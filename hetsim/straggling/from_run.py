@@ -30,6 +30,7 @@ def read_run(run: Path) -> Job:
     config = read_config(run)
     told: dict[str, Any] = {"source": str(run), "method": summary["method"], "allocation": _allocation(config)}
     told["num_samples"] = _num_samples(config)
+    told["capped_collectives"] = (summary.get("emulation") or {}).get("emulate") == "quota"
     reduced = rows.of(ALL_REDUCE, GATHER) & rows.of_workers
     return _together(rows, gradients, reduced, told) if reduced.any() else _with_server(rows, gradients, told)
 

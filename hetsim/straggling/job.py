@@ -47,6 +47,8 @@ class Job:
     allocation: str = "even"
     has_samples: bool = True
     """Whether the trace says how many samples a gradient has."""
+    capped_collectives: bool = False
+    """Whether the CPU quota of a rank also caps the thread that adds up its part of a collective."""
 
     @property
     def num_ranks(self) -> int:

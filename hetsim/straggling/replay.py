@@ -77,7 +77,7 @@ def replayed(found: Found) -> Replay:
         is_fixed = job.collectives is not None and job.allocation not in ("even", *MEASURING)
         if not is_fixed and 0 < len(ranks) < job.num_ranks - 1:
             name = f"without rank {ranks[0]}" if len(ranks) == 1 else "without all of them"
-            saved[name] = 1 - seconds(made, leave_out=ranks) / base
+            saved[name] = 1 - seconds(made, _relieved(found, config, ranks), leave_out=ranks) / base
     measured = job.seconds / float(job.samples.sum())
     if job.collectives is not None and job.method not in ("ssgd", "dbs"):
         remarks.append("a step is replayed as gradients and what is left of the all-reduce after them")
@@ -176,7 +176,7 @@ def _changes(each: Straggler, begins: Floats) -> Iterator[tuple[float, float]]:
             yield float(begins[spell.last + 1]) - 1e-9, 1.0
 
 
-def _healed(found: Found, config: Mapping[str, Any], stragglers: Sequence[Straggler]) -> dict[str, Any]:
+def _healed(found: Found, config: Mapping[str, Any], stragglers: Sequence[Straggler]) -> Mapping[str, Any]:
     """The cluster with these at the median: without their spells, and with the times of the rank in the middle."""
     healed = deepcopy(dict(config))
     nodes = healed["nodes"]
@@ -193,7 +193,22 @@ def _healed(found: Found, config: Mapping[str, Any], stragglers: Sequence[Stragg
             nodes[each.rank].pop(key, None)
         if "chronic" in each.kinds:
             nodes[each.rank] = {key: value for key, value in middle.items() if "slowdown" not in key} | links
-    return healed
+    return _relieved(found, healed, [each.rank for each in stragglers if each.part == "computing" and "chronic" in each.kinds])
+
+
+def _relieved(found: Found, config: Mapping[str, Any], ranks: Sequence[int | None]) -> Mapping[str, Any]:
+    """The cluster whose all-reduce no longer waits for the quotas of these ranks.
+
+    All ranks add up equal parts, so under CPU quotas an all-reduce takes as many times as long as the slowest rank's gradient.
+    """
+    slowdown = found.computing.slowdown
+    if not found.job.capped_collectives or found.job.collectives is None:
+        return config
+    others = [float(its) for rank, its in enumerate(slowdown) if rank not in ranks]
+    factor = max([1.0, *others]) / max(1.0, float(slowdown.max()))
+    network = config["network"]
+    table = [[nbytes, factor * seconds] for nbytes, seconds in network["all_reduce_table"]]
+    return {**config, "network": {**network, "all_reduce_table": table}}
 
 
 def replay_or_none(found: Found) -> tuple[Replay | None, str]:

@@ -17,6 +17,7 @@ from hetsim.sim import Simulator
 from hetsim.straggling.found import COLLECTIVES, COMPUTING, LINKS, found, judged
 from hetsim.straggling.from_run import read_run
 from hetsim.straggling.job import Job
+from hetsim.straggling.replay import replayed
 from hetsim.straggling.text import verdict
 
 Draw = np.random.Generator
@@ -175,6 +176,17 @@ def test_the_replay_says_what_the_job_takes_without_the_straggler(method: str, t
     assert abs(slow.data["replay"]["error"]) < 0.01
     assert healthy.data["stragglers"] == []
     assert "No rank is slow" in repr(healthy)
+
+
+@pytest.mark.parametrize(("capped", "all_reduce"), [(True, 0.04), (False, 0.08)])
+def test_under_quotas_the_all_reduce_takes_as_many_times_as_long_as_the_gradient(capped: bool, all_reduce: float) -> None:
+    """Of three ranks of 0.1 s and one of 0.2 s: at the median, 0.08 s become half, where quotas cap the adding."""
+    gradients = np.repeat([[0.1], [0.1], [0.1], [0.2]], 50, axis=1)
+    rest = {"collectives": np.full(50, 0.08), "samples": np.full(gradients.shape, 8.0), "updates": np.zeros(gradients.shape)}
+    its = Job(source="a job", gradients=gradients, seconds=50 * 0.28, nbytes=8, method="ssgd", capped_collectives=capped, **rest)
+    saved = replayed(found(its)).saved
+
+    assert saved["rank 3 at the median"] == pytest.approx(1 - (0.1 + all_reduce) / 0.28, abs=0.002)
 
 
 def test_the_slow_link_of_a_worker_of_a_server_is_found(tmp_path: Path) -> None:
