@@ -191,6 +191,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "distributed/backend.py": ("distributed", "runtime", "checks"),
     "ddp/trace.py": ("ddp", "policies", "effects", "runtime", "results", "checks"),
     "ddp/launched.py": ("ddp", "runtime.parent"),
+    "ddp/loader.py": ("ddp", "checks", "workloads.device"),
     "ddp/": ("ddp", "policies", "effects", "checks"),
     "config/guard/": ("config.guard", "config.errors", "config.schema", "config.typed", "results.reading", "trust", "checks"),
     "config/": (

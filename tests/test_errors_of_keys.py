@@ -28,7 +28,7 @@ TYPED: dict[str, tuple[str, str]] = {
     ),
     "cluster.server.shards=2": ("add a + in front, as +cluster.server.shards=…", "+cluster.server.shards=2"),
     "cluster.server.seconds_per_byte=0": ("add a + in front, as +cluster.server.seconds_per_byte=…", "+cluster.server.seconds_per_byte=0"),
-    "cluster.server.shard=2": ("cluster.server.shard is unknown: known are seconds_per_update, ", "+cluster.server.shards=2"),
+    "cluster.server.shard=2": ("cluster.server.shard is unknown; did you mean 'shards'?", "+cluster.server.shards=2"),
     "cluster.nodes.0.nois=null": ("cluster.nodes.0.nois is not a key of the config; did you mean 'noise'?", "cluster.nodes.0.noise=null"),
     "cluster.nodes.0.seconds_per_sample=-1": (
         "cluster.nodes.0.seconds_per_sample must be a finite number above zero, not -1",
@@ -44,7 +44,7 @@ TYPED: dict[str, tuple[str, str]] = {
     "cluster.nodes.first=1": ("first is not a row of a list: count from 0, as in cluster.nodes.0.count=2", "cluster.nodes.0.count=2"),
     "~cluster.nodes.0": ("a row of a list cannot be left out so: type the whole list", ""),
     "cluster.network=1Gbit/s cluster.network.latency_seconds=0": (
-        "as cluster.network is a single value there: type 'cluster.network={bytes_per_second: …, latency_seconds: …}'",
+        "because cluster.network is a single value there: type 'cluster.network={bytes_per_second: …, latency_seconds: …}'",
         "cluster.network={bytes_per_second: 1 Gbit/s, latency_seconds: 0}",
     ),
     "coordination.local_steps=100": (
@@ -72,8 +72,8 @@ TYPED: dict[str, tuple[str, str]] = {
     "+cluster=mixed8": ("+cluster=mixed8 adds nothing, because cluster is chosen already: type cluster=mixed8", "cluster=mixed8"),
     "++method=ssgd": ("++method=ssgd adds nothing, because method is chosen already: type method=ssgd", "method=ssgd"),
     "+experiment=diloco_500": ("+experiment=diloco_500 adds nothing, because experiment is chosen already: type experiment=diloco_500", ""),
-    "method=": ("method= names no choice: type one of abs_sgd, asgd, ", "method=asgd"),
-    "experiment=null": ("experiment=null names no choice: leave it out, or type one of backup_100, ", ""),
+    "method=": ("method= names no choice: type one of abs_sgd, acco, asgd, ", "method=asgd"),
+    "experiment=null": ("experiment=null names no choice: leave it out, or type one of ata_51, backup_100, ", ""),
     "local_optimizer=null": ("local_optimizer=null names no choice: type local_optimizer=none", "local_optimizer=none"),
     "foo@bar=1": ("foo@bar is not a key of the config, because foo is not a group of choices: see 'hetsim --help'", ""),
     "cluster.nodes=[{count:2}": ("close its brackets, and quote the whole word for the shell, as in 'cluster.nodes=…'", ""),

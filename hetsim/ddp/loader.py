@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from hetsim.ddp.schedule import Schedule, Step
 from hetsim.ddp.used import TWO_ITERATORS
+from hetsim.workloads.device import keep_kernels
 
 OWN = ("batch_size", "batch_sampler", "sampler")
 OTHER = ("batch_size", "drop_last")
@@ -71,6 +72,7 @@ class TeamLoader:
         self.sampler = self.batch_sampler = Reshuffled()
         self._drawn: deque[Step] = deque()
         """The steps of the last iterator whose batches are not returned yet."""
+        keep_kernels()  # before the first batch; their sizes change
         self._loader: DataLoader[Any] = DataLoader(dataset, batch_sampler=_Batches(self), **options)
 
     def __len__(self) -> int:

@@ -31,7 +31,6 @@ from hetsim.ddp.used import ASKED_AHEAD, Given, Used
 from hetsim.ddp.waits import unwatch, watch
 from hetsim.ddp.windows import Windows
 from hetsim.policies.allocation import Allocation
-from hetsim.workloads.device import keep_kernels
 
 M = TypeVar("M", bound=torch.nn.Module)
 T = TypeVar("T", float, torch.Tensor)
@@ -78,7 +77,6 @@ class Team:
         if self._check is not None:
             self.allocation, warmup_steps, batch_size = self._check.allocation, 0, self._check.batch_of(batch_size)
         self._data = {"batch_size": batch_size, "seed": seed, "accumulate": accumulate}
-        keep_kernels()
         self._control.check_agreed(
             **self._data,
             **vars(self._grain),
