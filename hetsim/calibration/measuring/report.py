@@ -88,7 +88,7 @@ def told(file: Path, result: Calibrated) -> str:
         line = f"{1e6 * steps.line.slope:.4g} µs a sample + {1e3 * steps.line.constant:.4g} ms"
         kept = "table" if steps.takes_table else "line"
         rows += [
-            f"  node {rank}: {line}, error {100 * steps.error_of_line:.1f} %; table {100 * steps.error_of_table:.1f} %: the cluster uses the {kept}",
+            f"  node {rank}: {line}, error {100 * steps.error_of_line:.1f} %; table {100 * steps.error_of_table:.1f} %; used: the {kept}",
             f"    {steps.noise.told()}",
         ]
     if result.service is not None:
@@ -98,9 +98,7 @@ def told(file: Path, result: Calibrated) -> str:
     network: dict[str, Any] = result.config["network"]
     rows.append(f"  messages: {1e6 * network['latency_seconds']:.4g} µs + {1e9 / network['bytes_per_second']:.4g} ns a byte")
     if "sharing_noise" in network:
-        rows.append(
-            f"    messages share links unequally: the logarithms of their weights have a standard deviation of {network['sharing_noise']['s']:.2g}"
-        )
+        rows.append(f"    messages share links unequally: the logarithms of their weights deviate by {network['sharing_noise']['s']:.2g}")
     rows.append(f"{os.path.relpath(file.with_suffix('.png'))}: the fitted times, and the noise")
     rows.append(f"  mean error of gradient times at held-out batch sizes: {100 * result.error_of_gradients:.1f} %")
     rows.append(f"{os.path.relpath(file)}: errors of predicted updates/s, against real runs: {signed(result.tried)}")
