@@ -43,7 +43,7 @@ def what_to_do(candidate: Candidate, cluster: Cluster) -> str:
 
 
 def all_nodes(num: int) -> str:
-    """All of so many, more than one."""
+    """All nodes in words, for two or more."""
     return "both nodes" if num == 2 else f"all {num} nodes"
 
 

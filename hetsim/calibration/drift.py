@@ -65,7 +65,7 @@ def check_comparable(old: Cluster, new: Cluster) -> None:
 
 
 def quantities(cluster: Cluster, *, samples: Sequence[Sequence[int]], nbytes: int, lines: Sequence[bool]) -> dict[Quantity, float]:
-    """The numbers of a cluster that a calibration measures; `lines` says of which nodes a gradient's time is a line in all clusters."""
+    """The numbers of a cluster that a calibration measures; `lines` marks the nodes whose gradient times are a line in all clusters."""
     found: dict[Quantity, float] = {}
     for rank, node in enumerate(cluster.nodes):
         of, sizes = f"node {rank}", sorted(samples[rank])

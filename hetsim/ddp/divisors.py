@@ -36,7 +36,7 @@ class Divisor(NamedTuple):
     """No divisor, but what is computed of a mean, or a sum that nothing divides."""
 
     def fits(self, samples: int) -> bool:
-        """Whether this is a mean over all of so many samples."""
+        """Whether this is a mean over all `samples` samples."""
         number = float(self.number)
         return (
             self.has_rows(samples)

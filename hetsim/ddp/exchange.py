@@ -49,7 +49,7 @@ class Control:
         return numbers, dist.all_reduce(numbers, group=self.group, async_op=True)
 
     def gather_rows(self, rows: torch.Tensor) -> list[torch.Tensor]:
-        """The rows of all ranks, of which each may have any number."""
+        """The rows of all ranks; each rank may have any number of rows."""
         counts = [count for (count,) in self.gather([len(rows)])]
         padded = torch.zeros(max(counts), *rows.shape[1:], dtype=rows.dtype)
         padded[: len(rows)] = rows

@@ -42,7 +42,7 @@ class Tokens:
         """Of these tokens: that of all models of the step, as ρ may be a new one by the time that the second one's gradients arrive."""
 
     def count(self, own: float, number: int) -> None:
-        """This rank has so many tokens in the step of this number."""
+        """This rank has this number of tokens in this step."""
         self.own, self.number, self.is_new, self._normalised = own, number, True, None
 
     @property

@@ -45,7 +45,7 @@ def picture(found: Found) -> Any:
 
 
 def _coarse(heat: Floats, most: int, *, axis: int) -> Floats:
-    """At most so many cells along this axis, each the largest of its part; NaN where nothing is known."""
+    """At most `most` cells along this axis, each with the largest value of its part; NaN where no value is known."""
     size = heat.shape[axis]
     begins = np.linspace(0, size, min(most, size) + 1).astype(int)[:-1]
     largest: Floats = np.maximum.reduceat(np.where(np.isfinite(heat), heat, -np.inf), begins, axis=axis)

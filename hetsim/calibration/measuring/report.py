@@ -1,4 +1,4 @@
-"""What `hetsim-calibrate` leaves: the cluster, files of measured noise and a page of pictures beside it, and words for the terminal."""
+"""The output of `hetsim-calibrate`: the cluster, files of measured noise and a page of pictures next to it, and text for the terminal."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def check_places(file: Path, num_workers: int) -> None:
 
 
 def write_all(file: Path, experiment: Experiment, result: Calibrated, num_parameters: int) -> None:
-    """Write the cluster last, so that what it names is there."""
+    """Write the cluster last, after the files that it names."""
     for name, noise in result.laws.items():
         write_text(Path(name), noise.as_csv())
     with own_style(), written_whole(file.with_suffix(".png")) as picture:

@@ -246,7 +246,7 @@ class Membership:
             group.interrupt()
 
     def form(self, *, least: int, after_end: bool = False) -> Group:
-        """Wait until all members of the newest view, at least so many, are here, and enter a group with them.
+        """Wait until all members of the newest view (at least this number) are here, and enter a group with them.
 
         PeerLost if one of them is lost meanwhile. RunOver if the run has ended, unless it is formed `after_end`.
         """

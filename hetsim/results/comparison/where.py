@@ -73,7 +73,7 @@ def seconds_per_update(side: Sequence[TimeUse]) -> float:
 
 
 def sentence(first: Sequence[TimeUse], second: Sequence[TimeUse], names: tuple[str, str]) -> str:
-    """Which components, and of which worker, make up the difference in the seconds of an update, the largest first.
+    """The components, and their workers, that make up the difference in the seconds of an update, the largest first.
 
     The seconds of a worker's components add up to those of the run, so their differences, as means over workers, add up to the whole.
     What is no larger than the second side's own runs are apart is marked, each part by itself: parts that cancel may be.

@@ -35,7 +35,7 @@ class Table:
 
     @property
     def known(self) -> list[str]:
-        """The metrics of which some run has a number, that of the ranking first."""
+        """The metrics for which a run has a number; the metric of the ranking comes first."""
         known = [name for name in self.metrics if any(row.numbers[name].num_known for row in self.rows)]
         return [self.metric, *(name for name in known if name != self.metric)]
 
