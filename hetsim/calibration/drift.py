@@ -46,7 +46,7 @@ def drifts(old: Cluster, new: Cluster, parts: Sequence[Cluster], *, samples: Seq
     """All numbers of the new cluster beside the old ones; `parts` are the new one, fitted to parts of its readings.
 
     ValueError with one sentence if they have not as many nodes. Gradients are compared at batch sizes of each node, messages and
-    all-reduces with vectors of so many bytes.
+    all-reduces with vectors of `nbytes` bytes.
     """
     check_comparable(old, new)
     lines = [not any(cluster.nodes[rank].table for cluster in (old, new)) for rank in range(new.num_workers)]

@@ -43,7 +43,7 @@ class Control:
         return flat
 
     def begin_gather(self, number: float) -> tuple[torch.Tensor, Any]:
-        """Each rank's number, in rank order, once what is returned beside them has been waited for."""
+        """Each rank's number, in rank order. Valid after the returned work has been waited for."""
         numbers = torch.zeros(self.size, dtype=torch.float64)
         numbers[self.rank] = number
         return numbers, dist.all_reduce(numbers, group=self.group, async_op=True)

@@ -1,4 +1,4 @@
-"""Which forward passes the arriving gradients are of: of which batch, and of how many of its samples."""
+"""Which forward passes the arriving gradients belong to: their batch, and the number of its samples."""
 
 from __future__ import annotations
 

@@ -225,7 +225,7 @@ class Membership:
             raise RunOver
 
     def wait_for_newer(self, generation: int) -> None:
-        """After a connection broke in this generation: wait for a newer one. If nobody is told lost, ask for one of the same members."""
+        """After a connection broke in this generation: wait for a newer one. If no rank is lost, ask for one of the same members."""
         if not self._newer_within(generation, SETTLE_SECONDS):
             self._store.set(again_key(generation), "")
             if not self._newer_within(generation, self.patience):
