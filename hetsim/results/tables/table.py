@@ -126,7 +126,7 @@ def _with_coordinations(rows: list[Row], remarks: list[str]) -> list[Row]:
     names = [checks.one_line(choice("coordination", part)) if isinstance(part, Mapping) else "" for part in parts]
     if len(set(names)) < 2:
         return rows
-    remarks.append("rows differ in coordination: their ranks use network and server differently, and part of a difference is due to that")
+    remarks.append("rows differ in coordination: they use the network and the server differently, which explains part of their difference")
     return [replace(row, coordination="" if "coordination" in row.keys else name) for row, name in zip(rows, names, strict=True)]
 
 
