@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import re
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
 
+from hetsim import checks
 from hetsim.checkpoints.folder import has_checkpoints, newest
 from hetsim.config.build import build_experiment, refuse_unread_rates
 from hetsim.config.identity import entries_of, identity
@@ -48,6 +50,8 @@ def start(
     if goes_on and not is_launched():  # a launcher's processes may not share the folder
         made = dataclasses.replace(made, resume=saved_by(folder, its))
     leads = backend.leads(made)
+    if leads:
+        warn_without_checkpoints(made, typed)
     with lock(folder) if lock is not None and leads else contextlib.nullcontext():
         if leads and not (made.resume is not None and folder.resolve() == made.resume.resolve().parent.parent):
             check_holds_no_other(folder, its)
@@ -62,6 +66,17 @@ def saved_by(folder: Path, identity: str) -> Path | None:
 
     path = newest(folder)
     return path if identity_in(read(path)[0]["config"]) == identity else None
+
+
+def warn_without_checkpoints(made: Experiment, typed: Sequence[str]) -> None:
+    """Warn if `resume` is typed for a run that writes no checkpoints, because a kill then loses its progress."""
+    asked = [word for word in typed if word.startswith("resume=")]
+    if asked and not made.checkpoint.enabled:
+        warnings.warn(
+            f"{checks.printable(asked[-1])} cannot continue this run after a kill, because the run writes no checkpoints: "
+            "add checkpoint.every_seconds=600 or checkpoint.every_updates=100",
+            stacklevel=2,
+        )
 
 
 def check_download(made: Experiment, typed: Sequence[str]) -> None:

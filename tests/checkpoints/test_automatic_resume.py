@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import pytest
@@ -51,3 +52,27 @@ def test_a_word_that_differs_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(ValueError, match=r"learning_rate=0.5 is not 0.1"):
         hetsim.run(*WORDS, "budget.updates=8", "learning_rate=0.5", folder=tmp_path / "run")
+
+
+def test_a_run_that_is_to_resume_and_writes_no_checkpoints_warns_once(tmp_path: Path) -> None:
+    """Also with resume=FOLDER; the warning names the keys to type."""
+    unsaved = [word for word in WORDS if not word.startswith("checkpoint.")]
+    its = r"^resume=auto cannot continue this run after a kill, .*: add checkpoint\.every_seconds=600 or checkpoint\.every_updates=100$"
+
+    with pytest.warns(UserWarning, match=its) as told:
+        hetsim.run(*unsaved, "budget.updates=4", folder=tmp_path / "run")
+    assert len(told) == 1
+    hetsim.run(*WORDS, "budget.updates=4", folder=tmp_path / "saved")
+    longer = [*unsaved[:-1], f"resume={tmp_path / 'saved'}", "budget.updates=8", "checkpoint.every_updates=null"]
+    with pytest.warns(UserWarning, match="cannot continue this run after a kill"):
+        hetsim.run(*longer, folder=tmp_path / "longer")
+
+
+def test_a_run_that_does_not_resume_or_is_finished_or_saves_itself_does_not_warn(tmp_path: Path) -> None:
+    unsaved = [word for word in WORDS if not word.startswith("checkpoint.")]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        hetsim.run(*unsaved[:-1], "budget.updates=4", folder=tmp_path / "run")
+        hetsim.run(*unsaved, "budget.updates=4", folder=tmp_path / "run")
+        hetsim.run(*WORDS[:-2], "checkpoint.every_seconds=60", "resume=auto", "budget.updates=4", folder=tmp_path / "saved")
