@@ -266,20 +266,25 @@ def test_every_test_file_is_in_testing_md() -> None:
 
 @pytest.mark.long
 def test_own_methods_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the order in which they stand, with the example where Python finds it."""
+    """In the order in which they stand, with the examples where Python finds them."""
     blocks = re.findall(r"```sh\n(.*?)```", OWN, flags=re.DOTALL)
     commands = [shlex.split(re.sub(r"(\$PWD/)?docs/example", str(EXAMPLE), line)) for block in blocks for line in block.splitlines()]
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(EXAMPLE))
-    assert commands.pop(0) == ["export", f"PYTHONPATH={EXAMPLE}"]
+    exported = [typed for typed in commands if typed[0] == "export"]
+    commands = [typed for typed in commands if typed[0] != "export"]
     for typed in commands:
         monkeypatch.setattr(sys, "argv", typed)
         monkeypatch.setattr(job, "failures", [])
+        if typed[0] == "hetsim-compare":
+            compare_main()
+            continue
         with pytest.raises(SystemExit) as ended:
             main()
         assert not ended.value.code, typed
 
-    assert len(commands) == 6
+    assert exported == [["export", "PYTHONPATH=$PWD"], ["export", f"PYTHONPATH={EXAMPLE}"]]
+    assert len(commands) == 9
 
 
 @pytest.mark.long
@@ -370,17 +375,34 @@ def test_each_run_that_a_page_shows_can_be_composed() -> None:
 
 
 def test_own_methods_code_is_the_example() -> None:
-    """Word for word: both listings and the config."""
+    """Word for word: the whole file, the listings and the config."""
     source = (EXAMPLE / "mymethods.py").read_text(encoding="utf-8")
-    shown = re.findall(r"```python\n(.*?)```", OWN, flags=re.DOTALL)
+    whole, *shown = re.findall(r"```python\n(.*?)```", OWN, flags=re.DOTALL)
     config = re.search(r"```yaml\n(.*?)```", OWN, flags=re.DOTALL)
 
+    assert whole == (EXAMPLE / "skip_slowest.py").read_text(encoding="utf-8")
     assert len(shown) == 3
     assert shown[0] in source
     assert shown[1] in source
     assert textwrap.indent(shown[2], "    ") in source
     assert config is not None
     assert config[1] == (EXAMPLE / "conf" / "method" / "accumulate.yaml").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("change", [{}, {"weighting": {"_target_": "hetsim.policies.weighting.PerSample"}}], ids=["even", "per_sample"])
+def test_the_whole_file_is_the_method_that_the_page_names(monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]) -> None:
+    """`backup`, time by time and bit by bit, also in its last, shorter batch."""
+    monkeypatch.syspath_prepend(str(EXAMPLE))
+    keys = {"workload": {"num_samples": 100, "num_parameters": 4}, "batch_size": 31, "trust": ["skip_slowest"], "budget": {"epochs": 2.3}}
+    keys |= change
+    shipped = simulate(experiment("method=backup", "workload=quadratic", **keys))
+    own = experiment(
+        "method=ssgd", "coordination=parameter_server", "workload=quadratic", **keys, admission={"_target_": "skip_slowest.SkipSlowest"}
+    )
+    told = simulate(own)
+
+    assert told.seconds == shipped.seconds
+    assert [state.weights.tolist() for state in told.states] == [state.weights.tolist() for state in shipped.states]
 
 
 def test_the_example_has_the_identity_that_it_names(monkeypatch: pytest.MonkeyPatch) -> None:

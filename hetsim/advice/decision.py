@@ -88,12 +88,12 @@ def why(candidate: Candidate, cluster: Cluster, before: Parts, after: Parts | No
         return f"because a step of plain DDP takes {seconds(whole)}, {share}, and this method does not wait for all nodes in every step"
     if before.network - after.network > before.compute - after.compute:
         return (
-            f"because {_link(candidate, cluster)} holds up each step of plain DDP for {seconds(before.network)} of {seconds(whole)}, "
-            f"against {seconds(after.network)} in this setup"
+            f"because in plain DDP {_link(candidate, cluster)} takes {seconds(before.network)} of each step's {seconds(whole)}; "
+            f"in this setup the network takes {seconds(after.network)}"
         )
     return (
-        f"because each step of plain DDP waits {seconds(before.compute)} for the slowest node's gradient, "
-        f"against {seconds(after.compute)} in this setup"
+        f"because in plain DDP each step waits {seconds(before.compute)} for the slowest node's gradient; "
+        f"in this setup it waits {seconds(after.compute)}"
     )
 
 

@@ -161,7 +161,7 @@ class Training:
 
 
 def reachable(baseline: Trained) -> Goal:
-    """What each of these runs reached well before its end: a test error, or where there is none a loss, 1.25 times its lowest."""
+    """The goal that each of these runs reaches: 1.25 times the highest of their lowest test errors, or of their lowest losses."""
     accuracies = [max((point[2] for point in one.curve if point[2] is not None), default=None) for one in baseline.outcomes]
     known = [accuracy for accuracy in accuracies if accuracy is not None]
     if len(known) == len(accuracies):

@@ -22,9 +22,9 @@ from hetsim.trust.libraries import keep_processes_out
 
 ABOUT = """Recommend a method, a batch split and a set of nodes. hetsim simulates the candidates on your cluster and ranks them by the time
 to a goal. Pass the arguments of hetsim: cluster=…, workload=…, batch_size=…, budget.epochs=…, data=owned …. target_accuracy=0.9 or
-target_loss=0.1 sets the goal; the default is 1.25 times the lowest test error that plain DDP reaches within budget.epochs. timing ranks by
-time alone, as does workload=phantom, which trains nothing. method=ssgd,dbs_sgd tries only these methods. GPUs of the catalogue need no
-config: hetsim-advise '2*a100-40gb + 4*t4' model=resnet50 batch_size=384 network='1 Gbit/s'."""
+target_loss=0.1 sets the goal; the default is 1.25 times the test error that plain DDP reaches within budget.epochs with the worst of three
+seeds. timing ranks by time alone, as does workload=phantom, which trains nothing. method=ssgd,dbs_sgd tries only these methods. GPUs of the
+catalogue need no config: hetsim-advise '2*a100-40gb + 4*t4' model=resnet50 batch_size=384 network='1 Gbit/s'."""
 
 
 def main() -> None:
