@@ -9,7 +9,8 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from hetsim.ddp.copies import not_compiled
-from hetsim.ddp.divisors import MARK, PRODUCT, SUMMED, Divisor, Output
+from hetsim.ddp.divisors import MARK, Output
+from hetsim.ddp.nodes import BETWEEN, PRODUCT, RATIO, SUMMED, UNDIVIDED, Divisor
 from hetsim.ddp.used import Given, storages_of, tensors
 
 TWO_BATCHES = (
@@ -24,13 +25,19 @@ DIVIDED = (
     "the loss is a mean over {:g} where this rank has {} samples, and would be weighted by these: call team.count(number) before "
     "backward, with the number that divides the loss, or wrap with loss='global'"
 )
-
-
 FUNCTION = (
-    "the loss is the {} of a mean over this rank's samples, and no weights of the ranks make it that of the whole batch: take the mean, "
-    "or compute it per sample and then the mean, or wrap with loss='global' to average over the ranks as plain DDP does"
+    "the loss is {} over this rank's samples, and no weights of the ranks make it that of the whole batch: take the mean, or compute it "
+    "per sample and then the mean, or wrap with loss='global' to average over the ranks as plain DDP does"
 )
-UNDIVIDED = "the loss is a sum over this rank's samples, and a Team weights means: divide it by their number, as reduction='mean' does"
+NOT_DIVIDED = "the loss is a sum over this rank's samples, and a Team weights means: divide it by their number, as reduction='mean' does"
+COMPARED = (
+    "the loss compares this rank's samples with each other, which depends on the rank's share: gather the samples of all ranks by "
+    "torch.distributed.nn.functional.all_gather, with loss='global' and team.scale(loss), or take loss='global' alone, as plain DDP does"
+)
+GATHERS = (
+    "the loss has samples of other ranks (all_gather), and gradients that arrive from their losses would get this rank's weight: wrap with "
+    "loss='global', and call team.scale(loss) if the loss is a mean over this rank's samples"
+)
 
 
 class Forward(NamedTuple):
@@ -95,11 +102,21 @@ def check_divisors(divisors: Sequence[Divisor], *numbers: int) -> None:
     A loss may have several divisors: of samples, of tasks, of accumulated steps.
     """
     means = [each for each in divisors if each.is_mean]
-    if any(each.function == SUMMED and any(map(each.has_rows, numbers)) for each in divisors):
-        raise ValueError(UNDIVIDED)
-    for function in (each.function for each in divisors if each.function not in ("", PRODUCT, SUMMED)):
-        if any(each.fits(number) for each in means for number in numbers if number > 1):
-            raise ValueError(FUNCTION.format(function))
+    several = [number for number in numbers if number > 1]
+    for place, (_, sizes, _, function, _) in enumerate(divisors):
+        has_rows = any(map(divisors[place].has_rows, several))
+        if function == BETWEEN and has_rows:
+            raise ValueError(COMPARED)
+        if function in ("", PRODUCT, BETWEEN) or any(each.divides_terms and each.number in several for each in divisors[:place]):
+            continue
+        if function in (SUMMED, UNDIVIDED):
+            if has_rows:
+                raise ValueError(NOT_DIVIDED)
+        elif sizes:
+            if has_rows:
+                raise ValueError(FUNCTION.format(f"the {function}"))
+        elif any(each.fits(number) for each in means for number in several):
+            raise ValueError(FUNCTION.format("divided by a mean or sum" if function == RATIO else f"the {function} of a mean or sum"))
     if means and not any(each.fits(number) for each in divisors for number in numbers):
         last = means[-1]
         raise ValueError(DIVIDED.format(float(last.number if last.has_rows(numbers[0]) else last.sizes[0]), numbers[0]))

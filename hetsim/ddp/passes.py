@@ -7,12 +7,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from hetsim.ddp.divisors import Divisor
 from hetsim.ddp.exchange import Balance
-from hetsim.ddp.forwards import TWO_BATCHES, Forward, check_divisors, check_parts, samples_in
+from hetsim.ddp.forwards import GATHERS, TWO_BATCHES, Forward, check_divisors, check_parts, samples_in
 from hetsim.ddp.hook import GLOBAL, MEAN
+from hetsim.ddp.nodes import GATHERED, Divisor
 from hetsim.ddp.schedule import Schedule, Step
 from hetsim.ddp.tokens import Normalised, Tokens
 from hetsim.ddp.used import ANOTHER_BATCH, TWO_ITERATORS, Given, Used
@@ -151,6 +152,11 @@ class Passes:
         On a GPU, divisors that only the GPU knows are read in steps 0, 1, 2, 4, 8, …, because reading waits for it.
         """
         number, step, *_ = forward.given
+        if divisors[:1] == (GATHERED,):
+            is_plain = not self._varies and len(set(step.shares)) == 1
+            if loss == MEAN and len(step.shares) == dist.get_world_size() and not is_plain:  # otherwise it may be a group of other ranks
+                raise ValueError(GATHERS)
+            return
         if self._used.is_another or other_size(forward.given, self._rank) is not None:
             return  # refused by another sentence
         is_read = number & (number - 1) == 0
