@@ -93,6 +93,8 @@ def _below(node: Any, above: Path) -> Iterator[tuple[Any, Path]]:
     following, last = node.next_functions, above[-1].function if above else ""
     if last == GATHERED.function or nodes.communicates(node):
         path: Path = (GATHERED,)
+    elif last != UNDIVIDED and nodes.kind_of(node) in nodes.PASSING:
+        path = above
     elif isinstance(node, torch.autograd.function.BackwardCFunction):
         return
     elif nodes.is_sum(node):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -11,7 +11,7 @@ import torch
 from hetsim.ddp.copies import not_compiled
 from hetsim.ddp.divisors import MARK, Output
 from hetsim.ddp.nodes import BETWEEN, PRODUCT, RATIO, SUMMED, UNDIVIDED, Divisor
-from hetsim.ddp.used import Given, storages_of, tensors
+from hetsim.ddp.used import Given, tensors
 
 TWO_BATCHES = (
     "one backward pass computes gradients of two batches whose shares differ ({} and {}), and one weight cannot be right for both: call "
@@ -45,6 +45,8 @@ class Forward(NamedTuple):
 
     given: Given
     samples: int
+    assigned: int
+    """The samples in the batch."""
 
 
 class Steps(Protocol):
@@ -66,34 +68,31 @@ class Forwards:
     def __init__(self, steps: Steps, loss: str) -> None:
         self._steps, self._loss = steps, loss
         self._arrived: list[Forward] = []
+        self._arrive = not_compiled(self._arrive_at)
 
     def __call__(self, _: torch.nn.Module, arguments: Any, options: Any, output: Any) -> None:
         """The model has returned this output: its gradients tell that the backward pass comes to this forward pass."""
         forward = self._steps.called((arguments, options)) if torch.is_grad_enabled() else None
         if forward is None:
             return
-        arrive = not_compiled(self._arrival(forward))
+        arrive, check = partial(self._arrive, [forward]), partial(self._steps.divided, forward, self._loss)
         for tensor in tensors(output):
-            if tensor.grad_fn is not None:
+            if (node := tensor.grad_fn) is not None:
                 tensor.register_hook(arrive)  # type: ignore[no-untyped-call]
-                metadata: Any = tensor.grad_fn.metadata
-                metadata[MARK] = Output(tensor.dim() == 0, partial(self._steps.divided, forward, self._loss))
+                metadata: Any = node.metadata
+                metadata[MARK] = Output(tensor.dim() == 0, check)
 
     def taken(self) -> Sequence[Forward]:
         """The forward passes whose gradients have arrived since the last call."""
         arrived, self._arrived = self._arrived, []
         return arrived
 
-    def _arrival(self, forward: Forward) -> Callable[[torch.Tensor], None]:
-        is_new = [True]
-
-        def arrive(_: torch.Tensor) -> None:
-            if is_new:
-                is_new.clear()
-                self._steps.arrive(forward, self._loss)
-                self._arrived.append(forward)
-
-        return arrive
+    def _arrive_at(self, new: list[Forward], _: torch.Tensor) -> None:
+        """Gradients arrive at an output; `new` has its forward pass until then."""
+        if new:
+            forward = new.pop()
+            self._steps.arrive(forward, self._loss)
+            self._arrived.append(forward)
 
 
 def check_divisors(divisors: Sequence[Divisor], *numbers: int) -> None:
@@ -101,6 +100,8 @@ def check_divisors(divisors: Sequence[Divisor], *numbers: int) -> None:
 
     A loss may have several divisors: of samples, of tasks, of accumulated steps.
     """
+    if len(divisors) == 1 and divisors[0].is_mean and divisors[0].fits(numbers[0]):
+        return
     means = [each for each in divisors if each.is_mean]
     several = [number for number in numbers if number > 1]
     for place, (_, sizes, _, function, _) in enumerate(divisors):
@@ -128,10 +129,20 @@ def samples_in(inputs: Any, given: Given, assigned: int) -> int:
     A tensor counts if it has the shape of one of the batch's tensors but for the first dimension, and two dimensions at least or the same
     memory. A batch whose second dimension is as large as the first may have its samples there.
     """
+    for tensor in inputs[0]:  # most models take a tensor of the batch first
+        if not isinstance(tensor, torch.Tensor) or tensor.dim() < 2:
+            break
+        if tensor.shape[0] == assigned != tensor.shape[1] and tensor.shape in given.shapes:
+            return assigned
     shapes = {shape[1:] for shape in given.shapes if shape and shape[0] == assigned and shape[1:2] != (assigned,)}
-    alike = [tensor for tensor in tensors(inputs) if tensor.dim() and tensor.shape[1:] in shapes]
-    found = {len(tensor) for tensor in alike if tensor.dim() > 1 or given.places & storages_of([tensor]).keys()}
-    return assigned if len(found) != 1 or found & {assigned} else found.pop()
+    found = set[int]()
+    for tensor in tensors(inputs):
+        shape = tensor.shape
+        if shape and shape[1:] in shapes and (len(shape) > 1 or tensor.untyped_storage().data_ptr() in given.places):
+            if shape[0] == assigned:
+                return assigned
+            found.add(shape[0])
+    return found.pop() if len(found) == 1 else assigned
 
 
 def check_parts(arrived: Sequence[Forward], assigned: int) -> None:

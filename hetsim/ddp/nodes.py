@@ -37,6 +37,11 @@ NONLINEAR = {
     for name in ("LogSoftmax", "Softmax", "Exp", "Log", "Sigmoid", "LogSigmoid", "Tanh", "Softplus", "BinaryCrossEntropyWithLogits")
 }
 """A factor of what they take is none of what they give."""
+PASSING = {
+    f"{name}Backward"
+    for name in ("LogSoftmax", "Softmax", "Add", "Sub", "Rsub", "Neg", "View", "UnsafeView", "T", "Transpose", "Addmm", "ToCopy", "Select")
+}
+"""They do nothing that matters on a path without an undivided sum."""
 COLLECTIVE = re.compile(r"_?(all_gather|all_reduce|reduce_scatter|all_to_all)\w*|broadcast")
 """The functions of torch.distributed whose gradients come from other ranks."""
 PAIRS = {"MmBackward": ("self", "mat2"), "BmmBackward": ("self", "mat2"), "CdistBackward": ("x1", "x2"), "PdistBackward": ("self", "self")}
@@ -189,7 +194,12 @@ def is_sum(node: Any) -> bool:
 
 def kind_of(node: Any) -> str:
     """The node's name without a number."""
-    name: str = node.name()
+    return without_number(node.name())
+
+
+@functools.cache
+def without_number(name: str) -> str:
+    """`Name` of `Name0`."""
     return name.rstrip("0123456789")
 
 

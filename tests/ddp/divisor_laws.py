@@ -108,7 +108,7 @@ WRONG: dict[str, Loss] = {
     "and a right one": lambda o, p: errors(o, p)[kept(p)].mean() + errors(o, p).mean(),
 }
 NO_MEAN: dict[str, tuple[Loss, str]] = {
-    "root": (lambda o, p: errors(o, p).mean().sqrt(), "the loss is the sqrt of a mean over this rank's samples"),
+    "root": (lambda o, p: errors(o, p).mean().sqrt(), "the loss is the sqrt of a mean or sum over this rank's samples"),
     "logarithm": (lambda o, p: errors(o, p).mean().log() / 4 + o.pow(2).mean(), "the loss is the log of a mean"),
     "focal, of the mean": (lambda o, p: (lambda e: (1 - (-e).exp()) ** 2 * e)(F.cross_entropy(o, labels(o, p))), "of a mean"),
     "sum": (lambda o, p: F.cross_entropy(o, labels(o, p), reduction="sum"), "the loss is a sum over this rank's samples"),
@@ -225,7 +225,7 @@ def in_turn(*, team: bool) -> float:
 def across(*, rule: Any = UNEVEN, own: Callable[[Tensor], Sequence[Tensor]] = all_gather, loss: str = "mean") -> Any:
     """A contrastive loss over the samples of all ranks: how far gradients are from the serial ones, or the sentence."""
     samples, worst = Samples(2 * BATCH_SIZE), 0.0
-    team = Team(BATCH_SIZE, rule)
+    team = Team(BATCH_SIZE // dist.get_world_size() * dist.get_world_size(), rule)
     model = team.wrap(DDP(mlp()), loss=loss)
     for x, _, places in team.loader(samples, drop_last=True):
         model.zero_grad()
