@@ -72,7 +72,7 @@ def _paths(loss: Any) -> Iterator[tuple[Output, Path]]:
         seen.add(visit)
         output = node.metadata.get(MARK)
         if output is not None and within is None:
-            if not output.is_loss or any(each.is_mean for each in divisors) or divisors[:1] == (GATHERED,):
+            if not output.is_loss or any(each.is_mean for each in divisors) or (divisors and divisors[0] is GATHERED):
                 yield output, divisors
                 continue
             within = output

@@ -155,7 +155,7 @@ class Passes:
         On a GPU, divisors that only the GPU knows are read in steps 0, 1, 2, 4, 8, …, because reading waits for it.
         """
         number, step, *_ = forward.given
-        if divisors[:1] == (GATHERED,):
+        if divisors and divisors[0] is GATHERED:
             is_plain = not self._varies and len(set(step.shares)) == 1
             if loss == MEAN and len(step.shares) == dist.get_world_size() and not is_plain:  # otherwise it may be a group of other ranks
                 raise ValueError(GATHERS)
