@@ -4,9 +4,9 @@ The law is additive in logarithms, fitted by ridge regression to all rows:
 
     log seconds = GPU + GPU in half precision + GPU with the programs of the source + series + log of the size of the batch
 
-The size is on the line of the model's measured batch curves (`curves`): share + (1 − share) · batch / usual batch of the series. Larger GPUs were
-mostly measured with larger batches. So a power of the batch size, fitted to all rows, would take a part of their speed: its estimates of two
-GPUs at one batch size are too close to each other.
+The size is on the line of the model's measured batch curves (`curves`): share + (1 − share) · batch / usual batch of the series.
+Larger GPUs were mostly measured with larger batches. So a power of the batch size, fitted to all rows, would take a part of their
+speed: its estimates of two GPUs at one batch size are too close to each other.
 
 Its error is that of leaving one out: all rows of a pair of GPU and model, whatever their precision and source.
 """
