@@ -245,14 +245,14 @@ def test_a_sentence_names_the_component_and_the_worker(tmp_path: Path) -> None:
     )
     found = compare([one], [other])
 
-    assert found.where == "of +1 s per update, first less second, +0.5 s are computing on worker 1, +0.5 s waiting on worker 0"
+    assert found.where == "first minus second: +1 s per update, of which +0.5 s computing on worker 1, +0.5 s waiting on worker 0"
     gradient, *others = found.intervals
     assert gradient["name"] == "gradient"
     assert gradient["first"] == {"per_update": 2.0, "mean_seconds": 2.5}
     assert gradient["second"] == {"per_update": 2.0, "mean_seconds": 2.0}
     assert (gradient["by_length"], gradient["by_number"]) == (1.0, 0.0)
     assert all(row["by_length"] == row["by_number"] == 0 for row in others)
-    assert compare([one], [one]).where == "an update takes 4 s on both sides, of the same components"
+    assert compare([one], [one]).where == "an update takes 4 s on both sides, with the same components"
 
 
 def test_parts_that_cancel_are_marked_by_themselves() -> None:
@@ -261,10 +261,10 @@ def test_parts_that_cancel_are_marked_by_themselves() -> None:
     measured = [use([4.0, 6.0, 0, 0, 0]), use([4.0, 6.5, 0, 0, 0])]
 
     assert sentence([use([8.0, 2.0, 0, 0, 0])], measured, ("simulated", "measured")) == (
-        "of -0.25 s (within) per update, simulated less measured, -4.25 s are communication, +4 s computing"
+        "simulated minus measured: -0.25 s (within) per update, of which -4.25 s communication, +4 s computing"
     )
     assert sentence([use([4.0, 6.0, 0, 0, 0])], measured, ("simulated", "measured")) == (
-        "of -250 ms (within) per update, simulated less measured, -250 ms (within) are communication"
+        "simulated minus measured: -250 ms (within) per update, of which -250 ms (within) communication"
     )
 
 
@@ -272,11 +272,11 @@ def test_a_worker_is_named_that_makes_up_most_of_a_component() -> None:
     """Another one made up for a part of it; where each has its part, none is named."""
     one, other = use([9.0, 1.0, 0, 0, 0], [1.0, 1.0, 0, 8.0, 0]), use([5.0, 1.0, 0, 0, 0], [2.0, 1.0, 0, 3.0, 0])
     said = sentence([one], [other], ("first", "second"))
-    assert said == "of +4 s per update, first less second, +2.5 s are waiting on worker 1, +1.5 s computing (+2 s of it on worker 0)"
+    assert said == "first minus second: +4 s per update, of which +2.5 s waiting on worker 1, +1.5 s computing (+2 s of it on worker 0)"
 
     one = use([5.0, 1.0, 0, 0, 0], [5.0, 1.0, 0, 0, 0])
     other = use([3.0, 1.0, 0, 0, 0], [3.0, 1.0, 0, 0, 0])
-    assert sentence([one], [other], ("first", "second")) == "of +2 s per update, first less second, +2 s are computing"
+    assert sentence([one], [other], ("first", "second")) == "first minus second: +2 s per update, of which +2 s computing"
 
 
 def test_intervals_with_the_largest_difference_are_first() -> None:

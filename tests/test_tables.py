@@ -151,7 +151,7 @@ def test_the_default_is_the_time_to_the_accuracy_that_every_row_reaches(tmp_path
         ("a", pytest.approx(1.5)),
         ("c", None),
     ]
-    assert any("0.6 is the accuracy that every row reaches, b no more" in remark for remark in found.remarks)
+    assert any("every row reaches the accuracy 0.6, and b reaches no higher one" in remark for remark in found.remarks)
     assert "| `c` | 2 (1 diverged) | never reached |" in markdown(found)
     assert "| seconds to 0.6 |" in markdown(found)
     higher = asked(tmp_path, accuracy=0.65)

@@ -149,7 +149,7 @@ def advised(
 
 
 def worth_training(timed: Sequence[Timed]) -> list[Candidate]:
-    """Every method as published, beside it its fastest split and nodes if that is faster, and the fastest that train as DDP does.
+    """Every method as published and, if faster, with its fastest split and nodes; also the fastest candidates that train as DDP does.
 
     So training tries the sets of nodes that are fastest by time.
     """

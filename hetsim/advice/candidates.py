@@ -72,7 +72,7 @@ class Candidate:
         return own[1:] if self.method.family == "local steps" and len(own) > 1 else own
 
     def at(self, factor: float) -> Candidate:
-        """The same with learning rates that are so many times the method's."""
+        """The same candidate, with learning rates multiplied by this factor."""
         return replace(self, factor=factor)
 
 

@@ -43,7 +43,7 @@ def what_to_do(candidate: Candidate, cluster: Cluster) -> str:
 
 
 def all_nodes(num: int) -> str:
-    """All of so many, more than one."""
+    """All nodes in words, for two or more."""
     return "both nodes" if num == 2 else f"all {num} nodes"
 
 
@@ -85,14 +85,15 @@ def why(candidate: Candidate, cluster: Cluster, before: Parts, after: Parts | No
     whole = before.compute + before.network
     if after is None:
         share = f"{100 * before.network / whole:.0f} % of it for the network" if before.network > 0.1 * whole else "for the slowest node"
-        return f"as a step of plain DDP takes {seconds(whole)}, {share}, and this method does not wait for all nodes in every step"
+        return f"because a step of plain DDP takes {seconds(whole)}, {share}, and this method does not wait for all nodes in every step"
     if before.network - after.network > before.compute - after.compute:
         return (
-            f"as {_link(candidate, cluster)} holds up each step of plain DDP for {seconds(before.network)} of {seconds(whole)}, "
-            f"against {seconds(after.network)} here"
+            f"because {_link(candidate, cluster)} holds up each step of plain DDP for {seconds(before.network)} of {seconds(whole)}, "
+            f"against {seconds(after.network)} in this setup"
         )
     return (
-        f"as each step of plain DDP waits {seconds(before.compute)} for the slowest node's gradient, against {seconds(after.compute)} here"
+        f"because each step of plain DDP waits {seconds(before.compute)} for the slowest node's gradient, "
+        f"against {seconds(after.compute)} in this setup"
     )
 
 

@@ -47,7 +47,7 @@ def counted(asked: int | None, engine: str = "local") -> int | None:
 
 
 class Processes:
-    """Several processes, each of which runs one simulation at a time."""
+    """Several processes; each runs one simulation at a time."""
 
     def __init__(
         self, count: int | None, config_dir: str | None, *, progress: Progress | None = None, answers: Answers | None = None,

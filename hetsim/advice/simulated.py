@@ -63,7 +63,7 @@ class Outcome:
         return min((point[1] for point in self.curve if point[1] is not None), default=math.inf) - (goal.loss or 0.0)
 
     def seconds_at(self, samples: float) -> float:
-        """When so many samples had been applied, of all that were, interpolated between evaluations."""
+        """The second at which this number of samples had been applied, interpolated between evaluations."""
         for (before, start), (after, end) in pairwise(zip(self.applied, (point[0] for point in self.curve), strict=True)):
             if before <= samples <= after:
                 return start + (end - start) * (samples - before) / (after - before or 1)

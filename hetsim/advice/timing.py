@@ -23,7 +23,7 @@ from hetsim.config.methods import FAMILIES
 from hetsim.workloads.task import BYTES
 
 STEPS = 20_000
-"""Gradients of a simulated run: so many in all, of 20 to 300 global batches."""
+"""The number of gradients of a simulated run, which has 20 to 300 global batches."""
 QUICK = 60
 """Global batches of a run without noise, whose steps soon repeat."""
 SEEDS = 3
@@ -187,7 +187,7 @@ class Timing:
         return [self.found[candidate] for candidate in listed if candidate in self.found]
 
     def times(self, candidates: Iterable[Candidate], *, seeds: int = 1, slower: Sequence[tuple[int, float]] = ()) -> list[Timed]:
-        """The candidates that can be simulated, by so many runs each, on nodes of which some take so many times as long."""
+        """The candidates that can be simulated, with this number of runs each, on nodes slowed down by a factor."""
         listed = list(candidates)
         runs = [(method, replace(its, seed=seed, slower=tuple(slower))) for method, its in map(_run, listed) for seed in range(seeds)]
         found = self.processes.time_all(self._words(), runs)

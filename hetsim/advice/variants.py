@@ -28,11 +28,11 @@ class Variant:
     leave_out: LeaveOut = ()
     seed: int = 0
     slower: tuple[tuple[int, float], ...] = ()
-    """Ranks whose gradients take so many times as long."""
+    """Ranks, and the factor by which their gradients take longer."""
 
 
 def _slowed(cluster: Cluster, factors: Mapping[int, float]) -> Cluster:
-    """The cluster whose nodes of these ranks, which have tables, take so many times as long."""
+    """The cluster in which the nodes of these ranks take this factor longer. The nodes have tables of times."""
 
     def slowed(node: Node, factor: float) -> Node:
         return replace(node, table=tuple((samples, factor * seconds) for samples, seconds in node.table))

@@ -330,7 +330,7 @@ def in_exchanges(measured: Measured, alone: float) -> tuple[float, float]:
 
 
 def _wall(by_rank: Sequence[Mapping[int, float]], given: Cluster) -> Line:
-    """The seconds of a message of so many bytes; where links are given, but for those, so the fastest way says what one message gets."""
+    """The seconds of a message of this size. If links are given, they are left out, so the fastest path gives the rate of one message."""
     if not given.describes_links:
         return Line.fitted(_mean_of(by_rank))
     lines = [Line.fitted(seconds) for seconds in by_rank]

@@ -46,7 +46,7 @@ def drifts(old: Cluster, new: Cluster, parts: Sequence[Cluster], *, samples: Seq
     """All numbers of the new cluster beside the old ones; `parts` are the new one, fitted to parts of its readings.
 
     ValueError with one sentence if they have not as many nodes. Gradients are compared at batch sizes of each node, messages and
-    all-reduces with vectors of so many bytes.
+    all-reduces with vectors of `nbytes` bytes.
     """
     check_comparable(old, new)
     lines = [not any(cluster.nodes[rank].table for cluster in (old, new)) for rank in range(new.num_workers)]
@@ -65,7 +65,7 @@ def check_comparable(old: Cluster, new: Cluster) -> None:
 
 
 def quantities(cluster: Cluster, *, samples: Sequence[Sequence[int]], nbytes: int, lines: Sequence[bool]) -> dict[Quantity, float]:
-    """The numbers of a cluster that a calibration measures; `lines` says of which nodes a gradient's time is a line in all clusters."""
+    """The numbers of a cluster that a calibration measures; `lines` marks the nodes whose gradient times are a line in all clusters."""
     found: dict[Quantity, float] = {}
     for rank, node in enumerate(cluster.nodes):
         of, sizes = f"node {rank}", sorted(samples[rank])

@@ -75,7 +75,7 @@ class Steps:
         return self.error_of_table if self.takes_table else self.error_of_line
 
     def seconds(self, samples: int) -> float:
-        """Of a gradient of so many samples."""
+        """The seconds of a gradient of this number of samples."""
         return interpolated(self.table, samples) if self.takes_table else self.line(samples)
 
     @classmethod

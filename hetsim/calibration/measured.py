@@ -17,7 +17,7 @@ KINDS = (
 
 
 class Reading(NamedTuple):
-    """One measurement: of which kind, of how many samples or bytes, its seconds, and its CPU-seconds.
+    """One measurement: its kind, its size in samples or bytes, its seconds, and its CPU-seconds.
 
     Those of a gradient and an update are of the thread that computes, those of messages, exchanges, all-reduces and agreements of the whole
     process. "cold" is a gradient after a pause, whose microseconds are in place of the samples; before an exchange it is a gradient.

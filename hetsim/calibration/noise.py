@@ -100,9 +100,9 @@ class Noise:
         said = f"noise {100 * self.deviation:.1f} %, autocorrelation {self.autocorrelation:.2f}, {slow}"
         if self.deviation < LEAST_NOISE or len(self.factors) < LEAST_FACTORS:
             return said
-        kept = "measured ones are" if self.takes_measured else "gamma is"
-        errors = f"gamma {100 * self.error_of_gamma:.1f} %, measured ones {100 * self.error_of_measured:.1f} %"
-        return f"{said}; quantiles held out: {errors}: {kept} taken"
+        used = "measured factors" if self.takes_measured else "gamma law"
+        errors = f"gamma law {100 * self.error_of_gamma:.1f} %, measured factors {100 * self.error_of_measured:.1f} %"
+        return f"{said}; error at held-out quantiles: {errors}; the cluster uses the {used}"
 
 
 def _gamma_quantiles(factors: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -32,9 +32,9 @@ def page(name: str, steps: Sequence[Steps]) -> Any:
             axes.spines[["top", "right"]].set_visible(False)
             axes.grid(alpha=0.25)
     rows[-1][0].set_xlabel("samples of a gradient", fontsize=SMALL, color=INK)
-    rows[-1][1].set_xlabel("part of the gradients that take at most so long", fontsize=SMALL, color=INK)
+    rows[-1][1].set_xlabel("share of the gradients with at most this time", fontsize=SMALL, color=INK)
     rest = f", the first {len(shown)} of {len(steps)} nodes" if len(shown) < len(steps) else ""
-    figure.suptitle(f"{name}: gradients as calibrated{rest}", fontsize=11, color=INK, parse_math=False)
+    figure.suptitle(f"{name}: calibrated gradients{rest}", fontsize=11, color=INK, parse_math=False)
     handles = {label: handle for row in rows for axes in row for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
     figure.legend(handles.values(), handles, loc="outside lower center", ncols=5, frameon=False, fontsize=SMALL)
     return figure
@@ -50,8 +50,8 @@ def _fit(axes: Any, rank: int, steps: Steps) -> None:
         if points:
             axes.scatter(*zip(*points, strict=True), color=colour, marker=marker, s=32, label=f"mean, {label}", zorder=2)
     axes.set_xlim(0, None)
-    axes.set_ylim(0, None)
-    axes.set_ylabel("ms of CPU", fontsize=SMALL, color=INK)
+    axes.set_ylim(0, 1.1e3 * max(*(seconds for _, seconds in steps.means), steps.seconds(steps.sizes[1])))
+    axes.set_ylabel("CPU time, ms", fontsize=SMALL, color=INK)
     kind = "table" if steps.takes_table else "line"
     axes.set_title(f"node {rank}: {kind}, {100 * steps.error:.1f} % off the held-out means", fontsize=SMALL, color=INK, loc="left")
 

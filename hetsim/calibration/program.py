@@ -152,7 +152,7 @@ class Measurement(Coordination):
             rounds += 1
 
     def moved(self, kind: str, size: int, took: Meter, count: int) -> Reading:
-        """What each of so many messages or all-reduces took."""
+        """The costs of one message or all-reduce, as the mean of `count`."""
         of_machine, interrupts = (
             now - took.wall * min(per_second) for now, per_second in (
                 (took.machine, [idle.machine / idle.wall for idle in self.background]),

@@ -17,7 +17,7 @@ PUSH, PULL = "push at once", "pull at once"
 CONTENDED = 0.9
 """Two messages contend for a link if each gets less than this part of what it gets alone."""
 MOST_CONSIDERED = 8
-"""Only so many workers are looked at."""
+"""The largest number of workers that are considered."""
 LEAST_GIVEN = 0.05
 """Of its bytes, a message has got at least so much when the other ends: less would be a lost packet."""
 DEVIATION_OVER_MEDIAN = 1.4826
@@ -27,7 +27,7 @@ LEAST_NOISE = 0.02
 
 
 def at_once(cluster: Cluster) -> tuple[int, ...]:
-    """The smallest group of workers of which exactly two contend for the same link, by the description; empty if there is none."""
+    """The smallest group of workers in which exactly two contend for the same described link; empty if there is none."""
     ranks = range(min(cluster.num_workers, MOST_CONSIDERED)) if cluster.describes_links else range(0)
     for size in range(2, len(ranks) + 1):
         for group in combinations(ranks, size):
@@ -79,7 +79,7 @@ def sharing_noise(cluster: Cluster, around: Measured) -> dict[str, Any]:
 
 
 def log_ratio(cluster: Cluster, pair: tuple[int, int], kind: str, ends: Mapping[int, float], nbytes: int) -> float:
-    """The logarithm of the ratio of two weights, the first over the second, of messages of so many bytes that took these seconds."""
+    """The logarithm of the ratio of two messages' weights (first over second), from the messages' sizes and seconds."""
     heavier, lighter = sorted(pair, key=lambda rank: ends[rank])
     left = [lighter, *(rank for rank in ends if rank not in pair and ends[rank] > ends[heavier])]
     rate = described_rates(cluster, ways(cluster, left, kind))[0]

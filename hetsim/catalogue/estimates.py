@@ -2,9 +2,11 @@
 
 The law is additive in logarithms, fitted by ridge regression to all rows:
 
-    log seconds = GPU + GPU in half precision + GPU with the programs of the source + series + slope of the model · log batch
+    log seconds = GPU + GPU in half precision + GPU with the programs of the source + series + log of the size of the batch
 
-A larger GPU was mostly measured with a larger batch, so that slope is not that of one GPU's batch curve: see `curves`.
+The size is on the line of the model's measured batch curves (`curves`): share + (1 − share) · batch / usual batch of the series.
+Larger GPUs were mostly measured with larger batches. So a power of the batch size, fitted to all rows, would take a part of their
+speed: its estimates of two GPUs at one batch size are too close to each other.
 
 Its error is that of leaving one out: all rows of a pair of GPU and model, whatever their precision and source.
 """
@@ -12,18 +14,18 @@ Its error is that of leaving one out: all rows of a pair of GPU and model, whate
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hetsim.catalogue import curves
 from hetsim.catalogue.tables import Row, Source
 
-RIDGE = {"gpu": 0.01, "half": 0.3, "programs": 0.3, "pair": 0.3, "series": 1e-6, "slope": 0.05}
+RIDGE = {"gpu": 0.01, "half": 0.3, "programs": 0.3, "pair": 0.3, "series": 1e-6}
 """How strongly each effect is drawn to zero."""
-USUAL_SLOPE = 0.8
-"""Of the logarithm of the batch size; that of a model is drawn to it."""
 COVERED = 0.8
 """The share of left-out pairs that is within the error."""
 ENOUGH = 8
@@ -45,26 +47,33 @@ class Law:
 
     def __init__(self, rows: Sequence[Row], sources: Mapping[str, Source], of_gpu: Collection[str] = CHOSEN) -> None:
         self._rows, self._sources, self._of_gpu = rows, sources, of_gpu
+        by_series: dict[tuple[str, str, str], list[int]] = {}
+        for row in rows:
+            by_series.setdefault(row.series, []).append(row.batch)
+        self.usual_batch = {series: statistics.median_high(batches) for series, batches in by_series.items()}
+        """Of each series: the median of its rows."""
+        self.share = {model: curves.usual_share(rows, model) for model in {row.model for row in rows}}
+        """Of each model: the share of the seconds at the usual batch that does not depend on the batch size."""
         columns: dict[Effect, int] = {}
         entries = [[(columns.setdefault(effect, len(columns)), value) for effect, value in self._effects(row)] for row in rows]
         self._columns, self._matrix = columns, np.zeros((len(rows), len(columns)))
         for place, its in enumerate(entries):
             for column, value in its:
                 self._matrix[place, column] = value
-        self._logs = np.array([math.log(row.seconds) - USUAL_SLOPE * math.log(row.batch) for row in rows])
+        logs = np.array([math.log(row.seconds / self._size(row)) for row in rows])
         numbers: dict[tuple[str, ...], int] = {}
         for row in rows:
             numbers[row.gpu, *row.series] = numbers.get((row.gpu, *row.series), 0) + 1
         weights = np.array([1 / numbers[row.gpu, *row.series] for row in rows])
         self._weighted = np.sqrt(weights)[:, None] * self._matrix
-        right = np.sqrt(weights) * self._logs
+        right = np.sqrt(weights) * logs
         inverse = np.linalg.inv(self._weighted.T @ self._weighted + np.diag([RIDGE[effect[0]] for effect in columns]))
         self._solved = inverse @ (self._weighted.T @ right)
         self._shares = self._weighted @ inverse
         self._roots, self._residuals = np.sqrt(weights), right - self._weighted @ self._solved
 
     def _effects(self, row: Row) -> list[tuple[Effect, float]]:
-        found: list[tuple[Effect, float]] = [(("series", *row.series), 1.0), (("slope", row.model), math.log(row.batch))]
+        found: list[tuple[Effect, float]] = [(("series", *row.series), 1.0)]
         of_gpu = {"gpu": 1.0, "half": -1.0 if row.precision == "fp32" else 1.0}
         found += [((name, row.gpu), value) for name, value in of_gpu.items() if name in self._of_gpu]
         if "programs" in self._of_gpu:
@@ -74,7 +83,12 @@ class Law:
     def seconds(self, row: Row) -> float:
         """Seconds of this step, whose own `seconds` are not used."""
         log = math.fsum(self._solved[self._columns[effect]] * value for effect, value in self._effects(row) if effect in self._columns)
-        return math.exp(log + USUAL_SLOPE * math.log(row.batch))
+        return math.exp(log) * self._size(row)
+
+    def _size(self, row: Row) -> float:
+        """Of a batch, relative to the usual one of its series."""
+        share = self.share[row.model]
+        return share + (1 - share) * row.batch / self.usual_batch[row.series]
 
     @cached_property
     def left_out(self) -> dict[tuple[str, str], float]:

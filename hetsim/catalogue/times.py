@@ -94,14 +94,14 @@ class Choice:
         fits = self.max_samples(gpu, series)
         if len(table) > 1:
             return Times(gpu, series, table, len(table), 0.0, 0, fits)
-        share = curves.usual_share(self.catalogue.rows, series[1])
+        share = self.law.share[series[1]]
         if table:
             return Times(gpu, series, curves.line(*table[0], share), 1, 0.0, 0, fits)
         if all(row.gpu != gpu.name for row in self.catalogue.rows):
             raise ValueError(
                 f"nobody measured {gpu.name}, with any model: give its time, such as gpus: {{count: 1, seconds_per_sample: 2.5 ms}}"
             )
-        batch = fits or max(row.batch for row in its)
+        batch = self.law.usual_batch[series]
         seconds = self.law.seconds(Row(gpu.name, series[1], series[2], batch, 0.0, series[0], ""))
         error, num_pairs = self.law.error(series[1])
         return Times(gpu, series, curves.line(batch, seconds, share), 0, error, num_pairs, fits)

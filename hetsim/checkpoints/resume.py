@@ -1,4 +1,4 @@
-"""Going on from a checkpoint: what it holds is checked against the run that its config describes, before anything of it is used."""
+"""Resume from a checkpoint. Its contents are checked against the run that its config describes, before any of them is used."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ def _check_table(found: Any, table: Mapping[str, Any], fits: Fits) -> None:
 
 
 def _check_policies(state: State, experiment: Experiment, task: Task) -> None:
-    """The states of the policies are those of this method, for so many workers."""
+    """The states of the policies belong to this method, and to this number of workers."""
     plan, num_workers = experiment.plan(task), experiment.num_workers
     initial = experiment.coordination.initial(plan, task.initial())
     for name in ("allocation", "compensation", "admission"):

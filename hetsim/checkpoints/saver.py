@@ -43,8 +43,8 @@ def goes_on(run: Path) -> str:
 class Saver:
     """Keeps the newest checkpoints of a run in its folder; `due(version)` says whether one is due.
 
-    `config` is what the run's config.yaml will hold; `resumed` the file that the run has resumed from. With `goes_on`, whoever wrote the
-    run's checkpoints until now is lost, and its last complete one is at version `newest`; None: it had made none.
+    `config` is what the run's config.yaml will hold; `resumed` the file that the run has resumed from. With `goes_on`, the rank that
+    wrote the run's checkpoints until now is lost, and its last complete one is at version `newest`; None: it had made none.
     """
 
     def __init__(

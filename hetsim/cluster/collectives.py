@@ -3,7 +3,7 @@
 In a step all participants send at once. Each link is divided equally among the messages that cross it, so a step takes the
 largest latency + nbytes / rate; with equal latencies that is exactly its time under max-min sharing. A step begins when the one
 before is complete on all ranks: a ring in which each rank continues by itself (`tests/rings.py`) may be faster on unequal
-links, never slower. Where messages have a jitter, what it adds is computed rank by rank (`lateness.py`).
+links, never slower. Where messages have a jitter, the added time is computed rank by rank (`lateness.py`).
 """
 
 from __future__ import annotations

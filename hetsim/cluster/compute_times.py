@@ -37,7 +37,7 @@ class StepTimes:
         self._factors = node.noise.draws(seed, rank, stream, least=MIN_FACTOR) if node.noise else None
 
     def skip(self, num_gradients: int) -> None:
-        """Start after so many gradients of an earlier run."""
+        """Start after the gradients of an earlier run."""
         if self._factors is not None:
             next(islice(self._factors, num_gradients, num_gradients), None)
 
@@ -56,7 +56,7 @@ class StepTimes:
         return line if all(asked) and all(steady.update_seconds(start) == node.seconds_per_update for _, start in PROBED) else None
 
     def seconds(self, samples: int, start: float = 0.0) -> float:
-        """Of the next gradient, over so many samples, started at second `start` of the run."""
+        """The seconds of the next gradient, over this number of samples, started at second `start` of the run."""
         num_passes, rest = divmod(samples, self.node.micro_batch or samples or 1)
         seconds = num_passes * _pass(self.node, self.node.micro_batch or samples)
         seconds += _pass(self.node, rest) if rest or not samples else 0.0
@@ -85,7 +85,7 @@ def share_ready(node: Node, samples: int, ready: float) -> float:
 
 
 def sizes_of_passes(node: Node, samples: int) -> set[int]:
-    """The numbers of samples of the passes that a gradient of so many samples takes."""
+    """The numbers of samples of each pass of a gradient over this number of samples."""
     most = node.micro_batch
     return {samples} if most is None or samples <= most else {most, samples % most or most}
 
@@ -105,7 +105,7 @@ class ServiceTimes:
         self._factors = noise.draws(seed, number, SERVICE, least=MIN_FACTOR) if noise else None
 
     def skip(self, num_updates: int) -> None:
-        """Start after so many updates of an earlier run."""
+        """Start after the updates of an earlier run."""
         if self._factors is not None:
             next(islice(self._factors, num_updates, num_updates), None)
 
@@ -126,7 +126,7 @@ class OfMessages:
         self.num_drawn = 0
 
     def skip(self, num_messages: int) -> None:
-        """Go on after so many messages of an earlier run."""
+        """Start after the messages of an earlier run."""
         next(islice(self._draws, num_messages, num_messages), None)
         self.num_drawn += num_messages
 
@@ -177,7 +177,7 @@ class Slowdown:
         self._more()
 
     def stretched(self, seconds: float, start: float) -> float:
-        """How long work of so many seconds takes from `start` on: its rate is 1/factor at each moment."""
+        """How long this work (in seconds at full speed) takes from `start` on: its rate is 1/factor at each moment."""
         last = len(self._starts) + MAX_SPEED_CHANGES
         while self._starts[-1] <= start and self._more():
             if len(self._starts) > last:

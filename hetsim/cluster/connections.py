@@ -14,7 +14,7 @@ from hetsim.cluster.model import Cluster
 
 @dataclass(eq=False, slots=True)
 class Link:
-    """A link of the cluster, for `max_min_fair`. If it has a slowdown, whoever fills sets the rate of the moment."""
+    """A link of the cluster, for `max_min_fair`. If it has a slowdown, the caller sets the present rate."""
 
     bytes_per_second: float
     slowdown: LinkSlowdown | None = None

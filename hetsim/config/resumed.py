@@ -58,7 +58,7 @@ def resumed_file(resume: Any) -> Path | None:
 def with_resumed(config: DictConfig, typed: Sequence[str]) -> DictConfig:
     """The config to run: this one, unless it resumes a run. ValueError with one sentence if it cannot.
 
-    A stranger's folder may be resumed: what it says is read as a config file of a stranger's is, and trusts nobody.
+    The resumed folder may be a stranger's. Its config is read like any untrusted config file, without its `trust`.
     """
     words = {key: override for override in typed for key in (override.partition("=")[0].lstrip("+~"),)}
     if config.get("resume") is None:

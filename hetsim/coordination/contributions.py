@@ -92,7 +92,7 @@ def part(group: Sequence[Contribution], factors: Sequence[float], rank: int) -> 
 
 
 def mean_loss(applied: Sequence[Contribution]) -> float:
-    """The mean loss of these contributions, of which there is at least one."""
+    """The mean loss of these contributions, at least one."""
     if isinstance(applied, SynchronousContributions):
         return applied.mean_loss
     return sum([c.loss for c in applied]) / len(applied)

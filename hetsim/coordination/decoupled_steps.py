@@ -298,7 +298,7 @@ class DecoupledSteps(Coordination):
         return message
 
     def taken(self, plan: Plan, state: State, learners: Learners, rank: int, num_steps: int) -> tuple[Batch, int]:
-        """A learner's next range for so many steps, empty if there is none for it yet, and the samples of a step."""
+        """A learner's next range, for this number of steps (empty if there is none yet), and the samples of a step."""
         share = self.allocation.shares(state.allocation)[rank]
         batch = learners.held.take(plan, rank, share, num_steps)
         learners.grant(rank, cut(batch, share) if batch else [])

@@ -30,7 +30,7 @@ from hetsim.effects import (
 )
 
 MAX_PULL_EVERY = 100_000
-"""Pushes of a worker between two pulls: so many gradients may be on the way."""
+"""Pushes of a worker between two pulls, which is also the largest number of gradients on the way."""
 
 
 @dataclass(frozen=True, kw_only=True)

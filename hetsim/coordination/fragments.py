@@ -12,7 +12,7 @@ MAX_FRAGMENTS = 100_000
 
 
 def check_fragments(period: int, count: int) -> None:
-    """ValueError with one sentence, unless so many local steps can be divided among so many fragments."""
+    """ValueError with one sentence, unless the local steps can be divided among the fragments."""
     checks.whole("coordination.fragments", count, most=MAX_FRAGMENTS)
     if period % count:
         raise ValueError(
@@ -28,7 +28,9 @@ def fragments(weights: Vector, plan: Plan, count: int) -> tuple[Fragment, ...]:
     size = length(weights)
     num_parameters = size if plan.num_parameters is None else plan.num_parameters
     if count > num_parameters:
-        raise ValueError(f"coordination.fragments={count} is more than the model's {num_parameters} parameters: give at most so many")
+        raise ValueError(
+            f"coordination.fragments={count} is more than the model's {num_parameters} parameters: give at most {num_parameters}"
+        )
     stops = [*(num_parameters * p // count for p in range(1, count)), size]
     return tuple(Fragment(start, stop) for start, stop in zip([0, *stops], stops, strict=False))
 

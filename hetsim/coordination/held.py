@@ -29,7 +29,7 @@ class HeldRanges(Outstanding):
         self.held.setdefault(rank, deque()).extend(batches)
 
     def settle(self, rank: int, count: int) -> list[Batch]:
-        """The first so many of a worker, which it has computed: they are not assigned again."""
+        """Remove and return the first `count` ranges of a worker, which it has computed: they are not assigned again."""
         held = self.held.get(rank, deque())
         return [held.popleft() for _ in range(count)]
 
@@ -38,7 +38,7 @@ class HeldRanges(Outstanding):
         self.requeued.extend(joined(self.held.pop(rank, ())))
 
     def retract(self, keep: Mapping[int, int]) -> None:
-        """Of each worker, all but the first so many are to be assigned again, the lowest positions first."""
+        """Keep the first ranges of each worker. All its other ranges are assigned again, the lowest positions first."""
         retracted = [batch for rank, count in keep.items() for batch in self._retracted(rank, count)]
         self.requeued = deque(sorted((*self.requeued, *retracted), key=lambda batch: batch.start))
 

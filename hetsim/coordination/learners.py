@@ -81,13 +81,13 @@ class Learners:
             self.wanting.add(rank)
 
     def settle(self, rank: int, done: int) -> list[Batch]:
-        """The batches that a learner has computed since it was last settled, after so many steps in all."""
+        """The batches that a learner has computed since it was last settled, after this total number of steps."""
         new = self.held.settle(rank, done - self._num_settled.get(rank, 0))
         self._num_settled[rank] = done
         return new
 
     def is_empty(self, rank: int, num_grants: int) -> None:
-        """It has nothing left of so many grants; further ones may be under way to it."""
+        """The learner has used up this number of grants; further grants may be under way."""
         if num_grants == self._num_grants[rank]:
             self._empty.add(rank)
 

@@ -27,7 +27,7 @@ class Cursors(int):
         return cursors
 
     def advanced(self, samples: Sequence[int]) -> Cursors:
-        """After so many more positions of the first pools."""
+        """The cursors after these further positions of the first pools."""
         return Cursors((*(map(int.__add__, self.of, samples)), *self.of[len(samples) :]))
 
     def before(self, outstanding: Collection[Batch]) -> Cursors:

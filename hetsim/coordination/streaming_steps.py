@@ -20,7 +20,7 @@ from hetsim.vector import Vector
 
 @dataclass(frozen=True, kw_only=True)
 class StreamingSteps(LocalSteps):
-    """Streaming DiLoCo, arXiv 2501.18512: the weights are in P fragments, one of which is averaged every h = H/P local steps.
+    """Streaming DiLoCo, arXiv 2501.18512: the weights have P fragments; every h = H/P local steps, one fragment is averaged.
 
     For fragment p of the global weights Θ, a period has four parts:
 

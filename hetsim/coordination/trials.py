@@ -1,4 +1,4 @@
-"""MindFlayer SGD: each worker makes a number of trials, of which each is given so many seconds; a version is made of what has ended."""
+"""MindFlayer SGD: each worker makes a number of trials with a time limit each; a version uses the trials that ended in time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hetsim.vector import Vector
 
 @dataclass(slots=True, unsafe_hash=True)
 class Tried(Contribution):
-    """The mean gradient of a worker's `num_gradients` trials that ended in time, of so many; zero if none did."""
+    """The mean gradient of a worker's `num_gradients` trials that ended in time, of `num_trials`; zero if none did."""
 
     num_trials: int = 0
     num_samples_cut: int = 0

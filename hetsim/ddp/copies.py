@@ -25,7 +25,7 @@ class Copied:
 
 
 class Own:
-    """A Team's hook on a model, of which a copy has none."""
+    """A Team's hook on a model. Copies of the model do not get the hook."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = not_compiled(function)

@@ -43,13 +43,13 @@ class Control:
         return flat
 
     def begin_gather(self, number: float) -> tuple[torch.Tensor, Any]:
-        """Each rank's number, in rank order, once what is returned beside them has been waited for."""
+        """Each rank's number, in rank order. Valid after the returned work has been waited for."""
         numbers = torch.zeros(self.size, dtype=torch.float64)
         numbers[self.rank] = number
         return numbers, dist.all_reduce(numbers, group=self.group, async_op=True)
 
     def gather_rows(self, rows: torch.Tensor) -> list[torch.Tensor]:
-        """The rows of all ranks, of which each may have any number."""
+        """The rows of all ranks; each rank may have any number of rows."""
         counts = [count for (count,) in self.gather([len(rows)])]
         padded = torch.zeros(max(counts), *rows.shape[1:], dtype=rows.dtype)
         padded[: len(rows)] = rows

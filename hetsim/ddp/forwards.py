@@ -1,16 +1,17 @@
-"""Which forward passes the arriving gradients are of: of which batch, and of how many of its samples."""
+"""Which forward passes the arriving gradients belong to: their batch, and the number of its samples."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import torch
 
 from hetsim.ddp.copies import not_compiled
-from hetsim.ddp.divisors import MARK, PRODUCT, SUMMED, Divisor, Output
-from hetsim.ddp.used import Given, storages_of, tensors
+from hetsim.ddp.divisors import MARK, Output
+from hetsim.ddp.nodes import BETWEEN, PRODUCT, RATIO, SUMMED, UNDIVIDED, Divisor
+from hetsim.ddp.used import Given, tensors
 
 TWO_BATCHES = (
     "one backward pass computes gradients of two batches whose shares differ ({} and {}), and one weight cannot be right for both: call "
@@ -24,13 +25,19 @@ DIVIDED = (
     "the loss is a mean over {:g} where this rank has {} samples, and would be weighted by these: call team.count(number) before "
     "backward, with the number that divides the loss, or wrap with loss='global'"
 )
-
-
 FUNCTION = (
-    "the loss is the {} of a mean over this rank's samples, and no weights of the ranks make it that of the whole batch: take the mean, "
-    "or compute it per sample and then the mean, or wrap with loss='global' to average over the ranks as plain DDP does"
+    "the loss is {} over this rank's samples, and no weights of the ranks make it that of the whole batch: take the mean, or compute it "
+    "per sample and then the mean, or wrap with loss='global' to average over the ranks as plain DDP does"
 )
-UNDIVIDED = "the loss is a sum over this rank's samples, and a Team weights means: divide it by their number, as reduction='mean' does"
+NOT_DIVIDED = "the loss is a sum over this rank's samples, and a Team weights means: divide it by their number, as reduction='mean' does"
+COMPARED = (
+    "the loss compares this rank's samples with each other, which depends on the rank's share: gather the samples of all ranks by "
+    "torch.distributed.nn.functional.all_gather, with loss='global' and team.scale(loss), or take loss='global' alone, as plain DDP does"
+)
+GATHERS = (
+    "the loss has samples of other ranks (all_gather), and gradients that arrive from their losses would get this rank's weight: wrap with "
+    "loss='global', and call team.scale(loss) if the loss is a mean over this rank's samples"
+)
 
 
 class Forward(NamedTuple):
@@ -38,6 +45,8 @@ class Forward(NamedTuple):
 
     given: Given
     samples: int
+    assigned: int
+    """The samples in the batch."""
 
 
 class Steps(Protocol):
@@ -59,34 +68,31 @@ class Forwards:
     def __init__(self, steps: Steps, loss: str) -> None:
         self._steps, self._loss = steps, loss
         self._arrived: list[Forward] = []
+        self._arrive = not_compiled(self._arrive_at)
 
     def __call__(self, _: torch.nn.Module, arguments: Any, options: Any, output: Any) -> None:
         """The model has returned this output: its gradients tell that the backward pass comes to this forward pass."""
         forward = self._steps.called((arguments, options)) if torch.is_grad_enabled() else None
         if forward is None:
             return
-        arrive = not_compiled(self._arrival(forward))
+        arrive, check = partial(self._arrive, [forward]), partial(self._steps.divided, forward, self._loss)
         for tensor in tensors(output):
-            if tensor.grad_fn is not None:
+            if (node := tensor.grad_fn) is not None:
                 tensor.register_hook(arrive)  # type: ignore[no-untyped-call]
-                metadata: Any = tensor.grad_fn.metadata
-                metadata[MARK] = Output(tensor.dim() == 0, partial(self._steps.divided, forward, self._loss))
+                metadata: Any = node.metadata
+                metadata[MARK] = Output(tensor.dim() == 0, check)
 
     def taken(self) -> Sequence[Forward]:
         """The forward passes whose gradients have arrived since the last call."""
         arrived, self._arrived = self._arrived, []
         return arrived
 
-    def _arrival(self, forward: Forward) -> Callable[[torch.Tensor], None]:
-        is_new = [True]
-
-        def arrive(_: torch.Tensor) -> None:
-            if is_new:
-                is_new.clear()
-                self._steps.arrive(forward, self._loss)
-                self._arrived.append(forward)
-
-        return arrive
+    def _arrive_at(self, new: list[Forward], _: torch.Tensor) -> None:
+        """Gradients arrive at an output; `new` has its forward pass until then."""
+        if new:
+            forward = new.pop()
+            self._steps.arrive(forward, self._loss)
+            self._arrived.append(forward)
 
 
 def check_divisors(divisors: Sequence[Divisor], *numbers: int) -> None:
@@ -94,12 +100,24 @@ def check_divisors(divisors: Sequence[Divisor], *numbers: int) -> None:
 
     A loss may have several divisors: of samples, of tasks, of accumulated steps.
     """
+    if len(divisors) == 1 and divisors[0].is_mean and divisors[0].fits(numbers[0]):
+        return
     means = [each for each in divisors if each.is_mean]
-    if any(each.function == SUMMED and any(map(each.has_rows, numbers)) for each in divisors):
-        raise ValueError(UNDIVIDED)
-    for function in (each.function for each in divisors if each.function not in ("", PRODUCT, SUMMED)):
-        if any(each.fits(number) for each in means for number in numbers if number > 1):
-            raise ValueError(FUNCTION.format(function))
+    several = [number for number in numbers if number > 1]
+    for place, (_, sizes, _, function, _) in enumerate(divisors):
+        has_rows = any(map(divisors[place].has_rows, several))
+        if function == BETWEEN and has_rows:
+            raise ValueError(COMPARED)
+        if function in ("", PRODUCT, BETWEEN) or any(each.divides_terms and each.number in several for each in divisors[:place]):
+            continue
+        if function in (SUMMED, UNDIVIDED):
+            if has_rows:
+                raise ValueError(NOT_DIVIDED)
+        elif sizes:
+            if has_rows:
+                raise ValueError(FUNCTION.format(f"the {function}"))
+        elif any(each.fits(number) for each in means for number in several):
+            raise ValueError(FUNCTION.format("divided by a mean or sum" if function == RATIO else f"the {function} of a mean or sum"))
     if means and not any(each.fits(number) for each in divisors for number in numbers):
         last = means[-1]
         raise ValueError(DIVIDED.format(float(last.number if last.has_rows(numbers[0]) else last.sizes[0]), numbers[0]))
@@ -111,10 +129,20 @@ def samples_in(inputs: Any, given: Given, assigned: int) -> int:
     A tensor counts if it has the shape of one of the batch's tensors but for the first dimension, and two dimensions at least or the same
     memory. A batch whose second dimension is as large as the first may have its samples there.
     """
+    for tensor in inputs[0]:  # most models take a tensor of the batch first
+        if not isinstance(tensor, torch.Tensor) or tensor.dim() < 2:
+            break
+        if tensor.shape[0] == assigned != tensor.shape[1] and tensor.shape in given.shapes:
+            return assigned
     shapes = {shape[1:] for shape in given.shapes if shape and shape[0] == assigned and shape[1:2] != (assigned,)}
-    alike = [tensor for tensor in tensors(inputs) if tensor.dim() and tensor.shape[1:] in shapes]
-    found = {len(tensor) for tensor in alike if tensor.dim() > 1 or given.places & storages_of([tensor]).keys()}
-    return assigned if len(found) != 1 or found & {assigned} else found.pop()
+    found = set[int]()
+    for tensor in tensors(inputs):
+        shape = tensor.shape
+        if shape and shape[1:] in shapes and (len(shape) > 1 or tensor.untyped_storage().data_ptr() in given.places):
+            if shape[0] == assigned:
+                return assigned
+            found.add(shape[0])
+    return found.pop() if len(found) == 1 else assigned
 
 
 def check_parts(arrived: Sequence[Forward], assigned: int) -> None:

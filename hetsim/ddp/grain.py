@@ -11,7 +11,7 @@ from hetsim.policies.allocation import proportional
 
 @dataclass(frozen=True)
 class Grain:
-    """An allocation divides a batch of units, of `multiple_of` samples each, of which every rank has at least `least`."""
+    """An allocation divides a batch of units of `multiple_of` samples each. Every rank gets at least `least` units."""
 
     multiple_of: int = 1
     at_least: int = 1

@@ -7,12 +7,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from hetsim.ddp.divisors import Divisor
 from hetsim.ddp.exchange import Balance
-from hetsim.ddp.forwards import TWO_BATCHES, Forward, check_divisors, check_parts, samples_in
+from hetsim.ddp.forwards import GATHERS, TWO_BATCHES, Forward, check_divisors, check_parts, samples_in
 from hetsim.ddp.hook import GLOBAL, MEAN
+from hetsim.ddp.nodes import GATHERED, Divisor
 from hetsim.ddp.schedule import Schedule, Step
 from hetsim.ddp.tokens import Normalised, Tokens
 from hetsim.ddp.used import ANOTHER_BATCH, TWO_ITERATORS, Given, Used
@@ -138,7 +139,10 @@ class Passes:
     def called(self, inputs: Any) -> Forward | None:
         """The forward pass of the present batch with these inputs."""
         given = self._used.present
-        return None if given is None else Forward(given, samples_in(inputs, given, len(given.step.range_of(self._rank))))
+        if given is None:
+            return None
+        assigned = len(given.step.range_of(self._rank))
+        return Forward(given, samples_in(inputs, given, assigned), assigned)
 
     def arrive(self, forward: Forward, loss: str) -> None:
         """ValueError with one sentence if the gradients of this forward pass need another weight than those of the present batch."""
@@ -151,12 +155,20 @@ class Passes:
         On a GPU, divisors that only the GPU knows are read in steps 0, 1, 2, 4, 8, …, because reading waits for it.
         """
         number, step, *_ = forward.given
-        if self._used.is_another or other_size(forward.given, self._rank) is not None:
-            return  # refused by another sentence
+        if divisors and divisors[0] is GATHERED:
+            is_plain = not self._varies and len(set(step.shares)) == 1
+            if loss == MEAN and len(step.shares) == dist.get_world_size() and not is_plain:  # otherwise it may be a group of other ranks
+                raise ValueError(GATHERS)
+            return
+        if len(step.shares) == 1 or self._is_counted(loss):
+            return
         is_read = number & (number - 1) == 0
-        known = [each for each in divisors if isinstance(each.number, int) or each.number.device.type == "cpu"]
-        if len(step.shares) > 1 and not self._is_counted(loss) and (is_read or len(known) == len(divisors)):
-            check_divisors(divisors, len(step.range_of(self._rank)), forward.samples)
+        if is_read or all(isinstance(each.number, int) or each.number.device.type == "cpu" for each in divisors):
+            try:
+                check_divisors(divisors, forward.assigned, forward.samples)
+            except ValueError:
+                if not self._used.is_another and other_size(forward.given, self._rank) is None:  # refused by another sentence
+                    raise
 
     def _is_counted(self, loss: str) -> bool:
         """Whether the script says by what the present loss is divided."""

@@ -160,7 +160,7 @@ class Schedule:
         return self.position if self._offset == 0 else 0
 
     def num_steps(self) -> int:
-        """The steps of the present epoch, of which some may have been before a resume."""
+        """The steps of the present epoch; some may have been before a resume."""
         return self.data.num_steps(self._begin)
 
     def fewest_samples(self) -> int:

@@ -43,5 +43,5 @@ class Timed:
 
 
 def typical(known: list[tuple[float, int]], samples: int) -> float:
-    """The median of these steps' seconds, had they had so many samples: more samples take at most proportionally longer."""
+    """The median of these steps' seconds, scaled to this number of samples: more samples take at most proportionally longer."""
     return median_low(seconds * max(1.0, samples / of) for seconds, of in known)

@@ -1,4 +1,4 @@
-"""Means over tokens, of which each rank counts its own in each step, without waiting for the others."""
+"""Means over tokens. In each step, each rank counts its own tokens and does not wait for the other ranks."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Tokens:
         """Of these tokens: that of all models of the step, as ρ may be a new one by the time that the second one's gradients arrive."""
 
     def count(self, own: float, number: int) -> None:
-        """This rank has so many tokens in the step of this number."""
+        """This rank has this number of tokens in this step."""
         self.own, self.number, self.is_new, self._normalised = own, number, True, None
 
     @property
@@ -57,7 +57,7 @@ class Tokens:
             self._per_sample = total[0] / samples
 
     def begin(self, samples: int, group: Any, device: torch.device) -> Normalised | None:
-        """Start to sum up the tokens of this step, of so many samples on all ranks; None if none are counted."""
+        """Start to sum up the tokens of this step, which has this number of samples on all ranks; None without counts."""
         self.is_new = False
         if self.own is None or self._normalised is not None:
             return self._normalised

@@ -61,7 +61,7 @@ class Launched:
         return self.local_size == self.size
 
     def how_to_start(self, num_ranks: int) -> str:
-        """What to tell the launcher so that it starts so many processes."""
+        """How to start this number of processes with the launcher, in words."""
         if self.by == "SLURM":
             return f"set --ntasks {num_ranks}"
         if self.by == BY_HETSIM:

@@ -50,7 +50,7 @@ class Quorum(Admission):
 
     def initial(self, num_workers: int) -> QuorumState:
         if self.size > num_workers:
-            raise ValueError(f"admission.size={self.size} is more than the cluster's {num_workers} workers: give at most so many")
+            raise ValueError(f"admission.size={self.size} is more than the cluster's {num_workers} workers: give at most {num_workers}")
         return QuorumState()
 
     def arrived(self, state: QuorumState, contribution: Contribution) -> tuple[QuorumState, Decision]:

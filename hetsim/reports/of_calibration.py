@@ -12,7 +12,7 @@ from hetsim.results.reading.run_files import read_text
 from hetsim.results.writing.describe import signed
 from hetsim.results.writing.figures import own_style
 
-HEADS = ("node", "µs a sample", "ms a gradient", "error of the line, %", "error of the table, %", "taken", "noise, %")
+HEADS = ("node", "µs a sample", "ms a gradient", "error of the line, %", "error of the table, %", "used", "noise, %")
 
 
 def page(file: Path, found: Calibrated, command: str) -> Page:
@@ -22,7 +22,7 @@ def page(file: Path, found: Calibrated, command: str) -> Page:
     return Page(
         question=f"How long do gradients take on the machines of {file.stem}?",
         answer=" ".join(_answer(found)),
-        figures=[("For each node the gradients' times and what is left of them", drawn)],
+        figures=[("Each node: the time of a gradient by batch size, and the quantiles of the noise", drawn)],
         sheets=[Sheet("Nodes", HEADS, list(_nodes(found)))],
         remarks=[f"node {rank}: {steps.noise.told()}" for rank, steps in enumerate(found.steps)],
         command=command,
@@ -32,8 +32,8 @@ def page(file: Path, found: Calibrated, command: str) -> Page:
 
 def _answer(found: Calibrated) -> Iterator[str]:
     if found.tried:
-        yield f"Predictions of updates per second, tried by real runs: {signed(found.tried)}."
-    yield f"Times of gradients at batch sizes that were held out: {100 * found.error_of_gradients:.1f} % mean error."
+        yield f"Errors of predicted updates per second, against real runs: {signed(found.tried)}."
+    yield f"Mean error of gradient times at held-out batch sizes: {100 * found.error_of_gradients:.1f} %."
     if found.doubts:
         yield f"Not trustworthy: {'; '.join(found.doubts)}. Calibrate again while no other program runs."
 

@@ -12,10 +12,13 @@ def page(its: Findings, command: str) -> Page:
     """The report of these findings, which this command printed."""
     saved = changes(its.replay)
     return Page(
-        question=f"Who is slow in {its.found.job.source}, and what if not?",
+        question=f"Which ranks of {its.found.job.source} are slow, and what do they cost?",
         answer=its.verdict,
-        figures=[("Each rank in each step: how many times as long as the median rank; grey where there is no step", picture(its.found))],
-        sheets=[Sheet("Ranks", heads(its.found), rows(its.found)), *([Sheet("Replayed", ("change", "saves"), saved)] if saved else [])],
+        figures=[("Time of each rank in each step, divided by the median rank's; grey: no step", picture(its.found))],
+        sheets=[
+            Sheet("Ranks", heads(its.found), rows(its.found)),
+            *([Sheet("The job, replayed", ("change", "saves"), saved)] if saved else []),
+        ],
         remarks=its.remarks,
         command=command,
     )

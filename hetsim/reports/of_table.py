@@ -20,7 +20,7 @@ def page(table: Table, command: str) -> Page:
     more = [f"The tables have the best of {left} groups more."] if left > 0 else []
     heads = dict.fromkeys(group.head(table.metrics[table.metric]) for group in table.groups)
     return Page(
-        question=f"Which is best by {' or '.join(heads)}, of {table.title}?",
+        question=f"Which row is best by {' or '.join(heads)}? ({table.title})",
         answer=" ".join([*(sentence for group in table.groups[:MAX_ANSWERS] for sentence in _answer(table, group)), *more]),
         figures=[("Mean and 95 % interval over the runs of each row", picture(table))],
         sheets=[Sheet(each.label, _words(each.heads), list(map(_words, each.rows))) for each in sheets(table)],
@@ -36,9 +36,9 @@ def _answer(table: Table, group: Group) -> Iterator[str]:
     if found.mean is None:
         yield f"{where}no row has a number of all its runs."
         return
-    gain = "" if best.gain is None or best.gain.mean is None else f", {best.gain} times as good as {table.baseline}"
+    gain = "" if best.gain is None or best.gain.mean is None else f" That is {best.gain} times as good as {table.baseline}."
     head = group.head(table.metrics[table.metric])
-    yield f"{where}{group.name(best) or 'the only row'} is the first of {len(group.rows)}, with {head}: {cell(table.metric, found)}{gain}."
+    yield f"{where}{group.name(best) or 'the only row'} ranks first of {len(group.rows)}: {cell(table.metric, found)} {head}.{gain}"
 
 
 def _words(cells: Sequence[Cell]) -> list[str]:

@@ -35,6 +35,8 @@ COLOURS = {
 STYLE = Path(__file__).with_name("page.css")
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 """What a browser may load and run: the style and the pictures of the page itself, and no script."""
+WITH_COMMAND = re.compile(r"(.*?:) ((?:hetsim(?:-\w+)? |from hetsim).*)")
+"""A remark that ends with a command or a line of Python, which is shown as code."""
 WORDS = ' class="words"'
 """Of a column that does not hold numbers."""
 VERSIONS = ("torch", "numpy", "matplotlib")
@@ -101,7 +103,7 @@ def _is_installed(name: str) -> bool:
 
 
 def _parts(page: Page) -> Iterator[str]:
-    yield f'<h1>{_text(page.question)}</h1>\n<p class="answer">{_text(page.answer)}</p>'
+    yield f'<h1>{_text(page.question)}</h1>\n<p class="answer">{_sentences(page.answer)}</p>'
     for number, (caption, figure) in enumerate(page.figures):
         if figure is not None:
             yield f"<figure><div>{picture(figure, caption, f'figure {number}')}</div><figcaption>{_text(caption)}</figcaption></figure>"
@@ -111,7 +113,7 @@ def _parts(page: Page) -> Iterator[str]:
         room -= len(table)
         yield table
     if page.remarks:
-        yield f'<h2>Remarks</h2><ul class="remarks">{"".join(f"<li>{_text(remark)}</li>" for remark in page.remarks)}</ul>'
+        yield f'<h2>Remarks</h2><ul class="remarks">{"".join(map(_remark, page.remarks))}</ul>'
     if page.command:
         yield f"<h2>Command</h2><pre><code>{_text(page.command)}</code></pre>"
     for title, text in page.texts:
@@ -158,6 +160,18 @@ def picture(figure: Any, words: str, name: str) -> str:
         rest = re.sub(rf"(?<=: ){colour}(?=[;\"])", instead, rest)
     rest = re.sub(r" id=\"(?!\w*[0-9a-f]{10}\")\w+\"", "", rest)  # those that nothing refers to
     return f'<svg role="img" aria-label="{_text(words)}"{head}>{rest.strip()}'
+
+
+def _remark(text: str) -> str:
+    found = WITH_COMMAND.fullmatch(text)
+    if found is None:
+        return f"<li>{_sentences(text)}</li>"
+    return f"<li>{_sentences(found[1])}<pre><code>{_text(found[2])}</code></pre></li>"
+
+
+def _sentences(text: str) -> str:
+    """Running text, in which no line begins with a sign for per cent."""
+    return _text(text).replace(" %", "&nbsp;%")
 
 
 def _cell(text: str) -> str:

@@ -27,7 +27,7 @@ def buckets_of(task: Task) -> Callable[[int], tuple[Bucket, ...]]:
 
 
 def evenly(num: int, first: int, others: int) -> Iterable[Piece]:
-    """Pieces of so many numbers, which the backward pass completes at an even pace."""
+    """A vector of `num` entries in pieces, which the backward pass completes at an even pace."""
     for stop in chain([num], range(num - first, 0, -others)):
         size = min(first if stop == num else others, stop)
         yield Piece(size, FORWARD + (1 - FORWARD) * (num - stop + size) / num)

@@ -32,7 +32,7 @@ class Budget:
             checks.number("budget.seconds", self.seconds)
 
     def num_positions(self, num_samples: int) -> int | None:
-        """How many positions of the sample sequence are assigned, with so many samples in an epoch; None: no limit."""
+        """The number of assigned positions of the sample sequence, for this number of samples in an epoch; None: no limit."""
         return None if self.epochs is None else max(1, round(self.epochs * num_samples))
 
     def allows(self, version: int, seconds: float) -> bool:

@@ -20,7 +20,7 @@ STOPPED = 75
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpointing:
-    """How often a run is saved: after so many wall seconds, at each multiple of so many updates; without either, never."""
+    """How often a run is saved: every `every_seconds` of wall time, or at each multiple of `every_updates`; without either, never."""
 
     every_seconds: float | None = None
     every_updates: int | None = None

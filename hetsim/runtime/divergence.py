@@ -30,7 +30,7 @@ class Divergence:
         self._num_samples_not_above = num_samples
 
     def observe(self, version: int, num_samples: int, applied: Sequence[Contribution]) -> bool:
-        """Whether the run has diverged, now that this version of so many samples is made of these contributions."""
+        """Whether the run has diverged with this version, which has these contributions and this number of samples."""
         if self.reason is not None or num_samples == self._num_samples:  # of a version without samples nobody has a loss
             return self.reason is not None
         self._num_samples = num_samples

@@ -230,7 +230,7 @@ class Experiment:
         return partial(self.coordination.weights, plan=self.plan(task))
 
     def load(self, on: str | None = None, *, num_sharing: int = 1) -> tuple[Task, Optimizers]:
-        """The workload's data, model and optimizers, on a device that so many ranks have. ValueError for weights without an effect."""
+        """The workload's data, model and optimizers, on a device of `num_sharing` ranks. ValueError for weights without an effect."""
         there = device.device(on or self.device, self.autocast, num_sharing=num_sharing)
         task = self.workload.load(seed=self.seed, dtype=self.dtype, device=there)
         if "torch" in sys.modules:  # a phantom never imports it

@@ -324,7 +324,7 @@ def summary(applied: Applied, activity: Sequence[RankActivity]) -> dict[str, Any
 
 
 def percentile(counts: Mapping[int, int], percent: int) -> int | None:
-    """The smallest of the counted values that at least so many percent of them do not exceed; None if there are none.
+    """The smallest counted value that at least `percent` % of the values do not exceed; None without values.
 
     This is the nearest-rank percentile: one of the values, never between two of them.
     """

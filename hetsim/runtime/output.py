@@ -16,7 +16,7 @@ NOBODY_READS = (errno.EPIPE, errno.EIO)
 
 
 class _Output(io.FileIO):
-    """A standard stream of which nothing more is written once its reader has closed it, it has failed, or it `discards`."""
+    """A standard stream that ignores writes after its reader has closed it, after it has failed, or while it `discards`."""
 
     discards = False
     failed = command = ""

@@ -70,7 +70,7 @@ class Preparation:
         return in_passes(self.task, at, batch, self.experiment.cluster.nodes[rank].micro_batch)
 
     def step_times(self, rank: int, *, num_gradients: int) -> StepTimes:
-        """The times of a worker's gradients, after so many that an earlier run has had."""
+        """The times of a worker's gradients, after those of an earlier run."""
         times = StepTimes(self.experiment.cluster.nodes[rank], seed=self.experiment.seed, rank=rank)
         if num_gradients:
             times.skip(num_gradients)

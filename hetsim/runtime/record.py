@@ -105,7 +105,7 @@ class RunRecord:
         self.history.start = self.history.start.evolve(num_samples=progress["first_sample"])
 
     def outcome(self, absent: Collection[int] = ()) -> Outcome:
-        """The outcome of the finished run, at the end of which these workers were absent."""
+        """The outcome of the finished run; these workers were absent at its end."""
         history = self.history
         return Outcome(
             experiment=self.experiment, start=history.start, last=history.last,

@@ -64,7 +64,7 @@ class World(Protocol[Caller, Context, Answer]):
 
     @property
     def gradient_sum(self) -> Callable[[Caller, fx.GradientSum, Context], Answer]:
-        """A gradient, and the sum of all workers' in buckets, of which each is reduced while the others are computed."""
+        """A gradient, and the sum of all workers' gradients. Each bucket is reduced while later buckets are computed."""
 
     @property
     def gather(self) -> Callable[[Caller, fx.Gather, Context], Answer]:

@@ -188,7 +188,7 @@ class Search:
             self.tell(checks.printable(f"trial {asked.number}: {said} with {' '.join(chosen_words(self.values(asked)))}"))
 
     def words(self, one: Any) -> tuple[str, ...]:
-        """What runs a trial; the seed is chosen beside it."""
+        """The function that runs a trial; the seed is chosen separately."""
         return (*self.space.fixed, *chosen_words(self.values(one)))
 
     def values(self, one: Any) -> dict[str, Any]:

@@ -54,7 +54,7 @@ class Clock(Environment):
         self.now = now
 
     def after(self, seconds: float, callback: Callback, answer: Any = None) -> Any:
-        """Call `callback(answer)` after so many virtual seconds."""
+        """Call `callback(answer)` after this number of virtual seconds."""
         heappush(self._queue, (self.now + seconds, NORMAL, next(self._eid), callback, answer))
         return SUSPENDED
 
@@ -94,7 +94,7 @@ class Clock(Environment):
         return None
 
     def schedule(self, event: Event, priority: Any = NORMAL, delay: float = 0) -> None:
-        """Schedule an event of SimPy's after so many virtual seconds."""
+        """Schedule a SimPy event after this number of virtual seconds."""
         heappush(self._queue, (self.now + delay, priority, next(self._eid), _process, event))
 
     def step(self) -> None:

@@ -52,7 +52,7 @@ class PendingCollectives:
         return SUSPENDED
 
     def bucket(self, process: RankProcess, number: Sequence[int], size: int, term: Vector, callback: Callback) -> None:
-        """Enter the reduction of the next bucket of a GradientSum, of so many bytes. It begins once that of the bucket before is over.
+        """Enter the reduction of the next bucket of a GradientSum, in bytes. It begins after the previous bucket's reduction.
 
         The number is that of the reduction.
         The last bucket comes with the whole term, and is answered with the sum in rank order; the others come with None.
@@ -98,7 +98,7 @@ class PendingCollectives:
         seconds: float,
         answer: Callable[[], fx.Regrouped],
     ) -> Any:
-        """Takes so many seconds from the last entry on."""
+        """Takes this number of seconds after the last entry."""
         if self._enter(process, fx.Regroup, None, callback, num_processes):
             self._complete(fx.Regroup, lambda _: seconds, answer(), REGROUP, 0)
         return SUSPENDED

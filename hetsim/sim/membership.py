@@ -149,7 +149,7 @@ class Membership:
         return at_once, record_when_done
 
     def give_up(self, row: Row, now: float) -> None:
-        """An interval on a node that may crash, of which `recorders` was told, ends now, without a result."""
+        """An interval on a node that may crash ends now, without a result. `recorders` has received its beginning."""
         for recorder in self._taking_back:
             recorder.take_back(row[2], now)
         record = self._under_way[row[2]].pop(row, None)

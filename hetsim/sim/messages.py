@@ -144,7 +144,7 @@ class Messaging:
         return received
 
     def skip(self, sender: int, num_messages: Mapping[int, int]) -> None:
-        """Set the streams of a sender's messages to the positions after so many messages to each receiver."""
+        """Set the streams of a sender's messages to their positions after these numbers of messages to each receiver."""
         for receiver, count in num_messages.items():
             if self.cluster.network.jitter_seconds is not None:
                 self._jitter(sender, receiver).skip(count)

@@ -27,12 +27,12 @@ def picture(found: Found) -> Any:
     rows = figure.subplots(len(panels), 1, squeeze=False)[:, 0]
     for axes, (name, heat) in zip(rows, panels.items(), strict=True):
         cells = _coarse(_coarse(heat, MOST_STEPS, axis=1), MOST_RANKS, axis=0)
-        extent = np.linspace(0, heat.shape[1], cells.shape[1] + 1), np.linspace(-0.5, num_ranks - 0.5, cells.shape[0] + 1)
-        shown = axes.pcolormesh(*extent, np.log2(cells), cmap="RdBu_r", vmin=-np.log2(DARKEST), vmax=np.log2(DARKEST))
+        colours = {"cmap": "RdBu_r", "vmin": -np.log2(DARKEST), "vmax": np.log2(DARKEST)}
+        extent = (0, heat.shape[1], num_ranks - 0.5, -0.5)
+        shown = axes.imshow(np.log2(cells), extent=extent, aspect="auto", interpolation="none", **colours)
         axes.set_facecolor(WAIT)
-        axes.invert_yaxis()
         axes.set_ylabel("rank", fontsize=9, color=INK)
-        axes.set_title(f"{name}: times the median rank", fontsize=10, color=INK, loc="left")
+        axes.set_title(f"{name}: time divided by the median rank's", fontsize=10, color=INK, loc="left")
         for axis in (axes.xaxis, axes.yaxis):
             axis.get_major_locator().set_params(integer=True)
         axes.tick_params(labelsize=9, labelcolor=INK)
@@ -45,7 +45,7 @@ def picture(found: Found) -> Any:
 
 
 def _coarse(heat: Floats, most: int, *, axis: int) -> Floats:
-    """At most so many cells along this axis, each the largest of its part; NaN where nothing is known."""
+    """At most `most` cells along this axis, each with the largest value of its part; NaN where no value is known."""
     size = heat.shape[axis]
     begins = np.linspace(0, size, min(most, size) + 1).astype(int)[:-1]
     largest: Floats = np.maximum.reduceat(np.where(np.isfinite(heat), heat, -np.inf), begins, axis=axis)

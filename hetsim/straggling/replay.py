@@ -168,7 +168,7 @@ def _begins(job: Job, rank: int) -> Floats:
 
 
 def _changes(each: Straggler, begins: Floats) -> Iterator[tuple[float, float]]:
-    """The rows of a file of slowdowns: from this moment on, so many times as long."""
+    """The rows of a file of slowdowns: a moment, and the factor of all times from this moment on."""
     yield 0.0, 1.0
     for spell in each.spells:
         if begins[spell.last + 1] > begins[spell.first]:

@@ -63,8 +63,10 @@ def _helps(replay: Replay) -> str:
     for change, saved in replay.saved.items():
         if "median" in change:
             continue
-        who = "leaving it out" if change.startswith("without rank") else "leaving them out" if change.startswith("without") else change
-        said.append(f"{who} would get {share(saved) if saved > 0 else 'nothing'} back")
+        who = (
+            "leaving the rank out" if change.startswith("without rank") else "leaving them out" if change.startswith("without") else change
+        )
+        said.append(f"{who} would save {share(saved) if saved > 0 else 'nothing'}")
     text = "; ".join(said)
     return f"{text[:1].upper()}{text[1:]}." if text else ""
 
@@ -98,11 +100,11 @@ def remarks(found: Found, replay: Replay | None, why: str) -> Iterator[str]:
     """What a reader should know."""
     job = found.job
     if job.collectives is not None:
-        yield "a collective ends on all ranks together, so this trace does not tell whose link is slow"
+        yield "a collective ends on all ranks together, so this trace does not show whose link is slow"
     if job.has_samples and _unequal(job.samples):
         yield "ranks have unequal shares of the batch: their steps are compared, not their samples"
     if replay is not None:
-        yield f"the replay of the job as it was takes {share(abs(replay.error))} {'longer' if replay.error > 0 else 'less'} than the trace"
+        yield f"the replay of the unchanged job takes {share(abs(replay.error))} {'longer' if replay.error > 0 else 'less'} than the trace"
         yield from replay.remarks
     if why:
         yield why

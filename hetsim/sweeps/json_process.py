@@ -83,7 +83,7 @@ class JsonProcess:
             self._process = self._started()
 
     def write(self, message: object) -> None:
-        """Send a line; what it says is lost if the process has ended, as then there is no answer."""
+        """Send a line. If the process has ended, the line is lost and no answer follows."""
         _write(self._process, message)
 
     def read(self) -> dict[str, Any]:

@@ -33,7 +33,7 @@ class Conversation(Protocol):
 
 
 class Pool(Protocol):
-    """Processes, each of which has one conversation at a time."""
+    """Processes; each has one conversation at a time."""
 
     size: int
     """How many they are."""

@@ -47,7 +47,7 @@ def num_values(override: Override) -> int:
 
 
 def check_number(runs: int) -> None:
-    """ValueError with one sentence if so many runs cannot be listed."""
+    """ValueError with one sentence if this number of runs cannot be listed."""
     if runs > MAX_RUNS:
         raise ValueError(f"the sweep would have {runs} runs: at most {MAX_RUNS} can be listed")
 

@@ -85,7 +85,7 @@ class FlopShares:
 
     @contextmanager
     def counting(self) -> Iterator[None]:
-        """Within this, what is computed is counted."""
+        """Within this context, operations are counted."""
         from torch.utils.flop_counter import FlopCounterMode, _FlopCounterMode  # not imported where nothing is counted
 
         # It would import PyTorch's compiler, for seconds, in order to keep it out of this function: that is what is kept there already.

@@ -55,7 +55,6 @@ class Classification(FlatTask):
         self._labels, self._test_labels, self._archives = arrays.y_train, arrays.y_test, archives
         self._y_train, self._y_test = (Rows(torch.from_numpy(labels), device) for labels in (arrays.y_train, arrays.y_test))
         self._prefetch = Prefetch(self._take, device)
-        self._inputs_of = self._take if self._x_train.on_device else self._prefetch.take
         self.num_classes = num_classes = int(max(arrays.y_train.max(), arrays.y_test.max())) + 1
         shape = self._x_train.shape
         self.model = build_model(model, model_options, shape=shape, num_classes=num_classes, seed=seed)
@@ -65,8 +64,10 @@ class Classification(FlatTask):
         self.num_parameters: int = self.flat.num_parameters
 
     def gradient(self, at: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, float]:
-        labels = self._y_train.take(self.sequence.indices(batch))
-        inputs = self._standardised(self.device.arrived(self._inputs_of(batch)))
+        indices = self.sequence.indices(batch)
+        labels = self._y_train.take(indices)
+        inputs = self._x_train.take(indices) if self._x_train.on_device else self.device.arrived(self._prefetch.take(batch))
+        inputs = self._standardised(inputs)
         if self.augmentation:
             positions = np.arange(batch.start, batch.stop)
             inputs = augmented(inputs, self.augmentation, seed=self.seed, positions=positions, device=self.device, pool=batch.pool)

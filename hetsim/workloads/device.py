@@ -64,7 +64,7 @@ class Device(ABC):
 
     @abstractmethod
     def place(self, value: T) -> T:
-        """The same tensor on this device; a module is moved there, and what is neither is returned as it is."""
+        """The same tensor on this device. A module is moved there; any other object is returned unchanged."""
 
     @abstractmethod
     def begin_fetch(self, value: T) -> Callable[[], T]:
@@ -224,7 +224,7 @@ class CUDA(Device):
 
 
 def device(name: str, autocast: str | None = None, *, num_sharing: int = 1) -> Device:
-    """The device of this name, for so many ranks; cuda is the first one. ValueError with one sentence if this machine does not have it."""
+    """The device of this name, for `num_sharing` ranks; cuda is the first GPU. ValueError with one sentence if it is missing."""
     if checks.device("device", name) == AUTO:
         name = "cuda" if num_cuda_devices() else "cpu"
     if name == "cpu":

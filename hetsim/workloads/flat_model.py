@@ -21,6 +21,10 @@ from hetsim.workloads.task import Bucket, OptimizerRecipe, ParameterSpec, Piece,
 COUNTED_SAMPLES = 2
 """Of the batch over which operations are counted: enough for batch norm."""
 
+# The backward pass of torch.autograd.grad, whose own Python takes as long as a tenth of a small model's gradient
+_engine: Any = torch.autograd.Variable._execution_engine
+_run_backward = _engine.run_backward
+
 
 class FlatModel:
     """The flat vector is [parameters | running statistics | 1] for a model with batch norm, [parameters] for others.
@@ -36,7 +40,7 @@ class FlatModel:
         self.seed = seed
         self.device = device
         trained = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
-        self._parameters = [parameter for _, parameter in trained]
+        self._parameters = tuple(parameter for _, parameter in trained)
         hidden, ends = _hidden_matrices(model), list(accumulate(self.sizes, initial=0))
         self.parameters = tuple(
             ParameterSpec(name, start, tuple(parameter.shape), parameter in hidden)
@@ -49,6 +53,7 @@ class FlatModel:
         self._placed = self.initial.clone()
         _view([*self._parameters, *statistics], self._placed)
         self._tail = [self._placed[self.num_parameters : -1], *one] if statistics else []
+        self._one = self.initial.new_ones(())
         self._watcher: Watcher | None = None
 
     def place(self, at: torch.Tensor, *, training: bool) -> None:
@@ -68,7 +73,7 @@ class FlatModel:
             mean = loss()
         if self._watcher is not None:
             self._watcher.forward_done(self._tail)
-        gradients = torch.autograd.grad(mean, self._parameters, allow_unused=True)
+        gradients = _run_backward((mean,), (self._one,), False, False, self._parameters, True, accumulate_grad=False)
         if self._watcher is not None:
             return self._watcher.backward_done(), mean.item()
         parts = [

@@ -1,4 +1,4 @@
-"""Outer steps along late changes of the weights, each parameter of which is turned towards the server's momentum first."""
+"""Outer steps along late changes of the weights. The change of each parameter is first turned towards the server's momentum."""
 
 from __future__ import annotations
 

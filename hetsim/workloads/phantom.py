@@ -17,7 +17,7 @@ MAX_BYTES_PER_PARAMETER = 64
 
 @dataclass(frozen=True, kw_only=True)
 class PhantomWorkload(Workload):
-    """A model with so many parameters and a data set of so many samples, for timing only."""
+    """A model and a data set of given sizes, for timing only."""
 
     num_parameters: int
     num_samples: int

@@ -28,7 +28,7 @@ class Supervised(Workload):
     resize: int | None = None
     augmentation: Mapping[str, Any] = field(default_factory=dict)
     num_samples: int | None = None
-    """Train on so many samples only: a part of the training set that is the same in every run, balanced by class."""
+    """The number of training samples to use, balanced by class; every run uses the same ones."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.model, str):

@@ -100,7 +100,7 @@ class Optimizer(ABC):
         """
 
     def foresee(self, num_epochs: int) -> None:  # noqa: B027
-        """Raise ValueError, with one sentence, if the schedule ends before so many epochs."""
+        """Raise ValueError, with one sentence, if the schedule has fewer epochs than this."""
 
 
 FORWARD = 1 / 3

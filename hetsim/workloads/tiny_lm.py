@@ -22,7 +22,7 @@ class TinyLM(Workload):
     num_layers: int = 2
     num_heads: int = 4
     num_samples: int | None = None
-    """Train on so many sequences only: a part that is the same in every run."""
+    """The number of training sequences to use; every run uses the same ones."""
     name: str = "tiny_lm"
     imports: ClassVar[tuple[str, ...]] = ("hetsim.workloads.language_task",)
     has_model: ClassVar[bool] = True

@@ -60,7 +60,7 @@ def test_equal_batches_are_better_without_a_node_that_is_ten_times_slower() -> N
     assert found.baseline.seconds.mean == pytest.approx(1200 * 10 / 4 * 1e-2)
     assert shlex.split(best.command)[-4:] == ["allocation=even", "method=ssgd", "++cluster.leave_out=[0]", "backend=dist"]
     assert text(found).startswith(
-        "Leave out node 0 and run ssgd on nodes 1 to 3: 7.5 times as fast as plain DDP on all 4 nodes, as each step of plain DDP "
+        "Leave out node 0 and run ssgd on nodes 1 to 3: 7.5 times as fast as plain DDP on all 4 nodes, because each step of plain DDP "
     )
 
 

@@ -73,6 +73,6 @@ def test_the_advice_says_what_is_estimated_and_whether_it_matters() -> None:
         env={**os.environ, "PYTHONWARNINGS": ""},
     ).stdout
 
-    assert "l4 with resnet50 in amp: estimated, ± 22 % (leave-one-out over 33 pairs)" in said
+    assert "l4 with resnet50 in amp: estimated, ± 26 % (leave-one-out over 33 pairs)" in said
     assert "across the error range of l4 (gain " in said
     assert "t4 with resnet50 in amp: measured at 8 batch sizes (sia)" in said

@@ -327,7 +327,7 @@ def test_two_fast_gpus_do_not_wait_for_a_slow_link(methods: str) -> None:
     assert its.alike.seconds.mean is not None
     assert 38400 / its.alike.seconds.mean == pytest.approx(783, rel=0.01)
     assert its.sentence.startswith("Leave out nodes 2 to 5 and run ")
-    assert "as the 1 Gbit/s uplink of rack a holds up each step of plain DDP for " in its.sentence
+    assert "because the 1 Gbit/s uplink of rack a holds up each step of plain DDP for " in its.sentence
 
 
 def test_eight_nodes_with_one_slow_link() -> None:

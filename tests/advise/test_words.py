@@ -82,7 +82,7 @@ def test_a_phantom_is_timed_whether_timing_is_typed_or_not() -> None:
         "workload=phantom trains nothing, so all are ranked by time alone, as with timing"
     ]
     assert found[0].startswith("Leave out machine 1 (nodes 2 to 5) and run ddp on machine 0 (nodes 0 and 1): ")
-    assert ", as the 1 Gbit/s network card of machine 0 holds up each step of plain DDP for " in found[0]
+    assert ", because the 1 Gbit/s network card of machine 0 holds up each step of plain DDP for " in found[0]
     assert any(": seconds to 1 epochs of 3840 samples, by " in line for line in found)
     assert "Ask without timing" not in "".join(typed)
     assert "assumed" not in "".join(found)

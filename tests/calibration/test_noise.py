@@ -94,6 +94,6 @@ def test_what_was_taken_is_told() -> None:
     said = Noise.fitted(two_modes()).told()
 
     assert said.startswith("noise 32.1 %")
-    assert "quantiles held out: gamma 1" in said
-    assert said.endswith(": measured ones are taken")
-    assert Noise.fitted(gamma()).told().endswith(": gamma is taken")
+    assert "held-out quantiles: gamma law 1" in said
+    assert said.endswith("uses the measured factors")
+    assert Noise.fitted(gamma()).told().endswith("uses the gamma law")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -12,6 +13,7 @@ from hetsim.catalogue import curves
 from hetsim.catalogue.estimates import Law
 from hetsim.catalogue.tables import Catalogue, Gpu, Model, Row, Source, shipped
 from hetsim.catalogue.times import Choice
+from hetsim.cluster.compute_times import interpolated
 
 SOURCE = Source("lab", "lab", "a lab", "https://example.org", "1", "2026", "MIT", "by hand")
 
@@ -78,6 +80,16 @@ def test_an_additive_world_is_estimated_exactly() -> None:
     (times,) = Choice(world(("g4", "m5"))).times(["g4"], "m5")
 
     assert dict(times.table)[10] == pytest.approx(5 / 4, rel=0.01)
+
+
+def test_larger_batches_of_larger_gpus_hide_nothing_of_their_speed() -> None:
+    """Each GPU was measured with the batch that fits it. At one batch size the estimates differ as the GPUs do."""
+    whole = world()
+    rows = tuple(replace(row, batch=10 * int(row.gpu[1:]), seconds=row.seconds * int(row.gpu[1:])) for row in whole.rows)
+    alone = tuple(row for row in rows if row.model != "m5" or row.gpu == "g1")
+    fast, slow = Choice(replace(whole, rows=alone)).times(["g8", "g2"], "m5")
+
+    assert interpolated(slow.table, 40) / interpolated(fast.table, 40) == pytest.approx(4, rel=0.02)
 
 
 def test_leaving_out_is_fitting_without() -> None:

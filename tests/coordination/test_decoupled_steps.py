@@ -243,7 +243,7 @@ def test_a_resume_begins_with_the_ranges_that_were_not_settled():
             "coordination.period=10 steps cannot be divided among coordination.fragments=3",
         ),
         ((), {"coordination": {"merge": "median"}}, "coordination.merge must be radial_directional or mean, not 'median'"),
-        ((), {"admission": {"size": 5}}, "admission.size=5 is more than the cluster's 4 workers: give at most so many"),
+        ((), {"admission": {"size": 5}}, "admission.size=5 is more than the cluster's 4 workers: give at most 4"),
         ((), {"admission": {"grace": 1.0}}, "admission.grace must be at least 0 and below 1, not 1"),
         (("admission=barrier",), {}, "admission is Barrier, but a syncer asks learners for their weights once a quorum has reported"),
         (("compression=two_bit",), {}, "compression is TwoBit, but weights are asked for"),

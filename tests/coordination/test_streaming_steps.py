@@ -219,7 +219,7 @@ def test_more_fragments_than_parameters_are_refused():
     """Once the model is known."""
     made = experiment("method=streaming_diloco", "workload=quadratic", **SMALL, coordination={"period": 9, "fragments": 9, "delay": 0})
 
-    with pytest.raises(ValueError, match=r"^coordination\.fragments=9 is more than the model's 8 parameters: give at most so many"):
+    with pytest.raises(ValueError, match=r"^coordination\.fragments=9 is more than the model's 8 parameters: give at most 8"):
         simulate(made)
 
 

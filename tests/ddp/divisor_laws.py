@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from ddp_laws import BATCH_SIZE, UNEVEN, Samples, farthest, gradients, mlp, raised
 from torch import Tensor, nn
+from torch.distributed.nn.functional import all_gather
 from torch.nn import functional as F  # noqa: N812
 from torch.nn.parallel import DistributedDataParallel as DDP
 
@@ -35,6 +37,47 @@ def labels(outputs: Tensor, places: Tensor, *, ignored: bool = False) -> Tensor:
 def errors(outputs: Tensor, places: Tensor) -> Tensor:
     """Of each sample."""
     return ((outputs - places[:, None] / BATCH_SIZE) ** 2).mean(dim=1)
+
+
+def dice(probabilities: Tensor, targets: Tensor) -> Tensor:
+    """One for all samples together."""
+    return 1 - (2 * (probabilities * targets).sum() + 1) / (probabilities.sum() + targets.sum() + 1)
+
+
+def gathered(outputs: Tensor, own: Callable[[Tensor], Sequence[Tensor]] = all_gather) -> Tensor:
+    """The outputs of all ranks, which have up to BATCH_SIZE each."""
+    counts = [torch.tensor(0) for _ in range(dist.get_world_size())]
+    dist.all_gather(counts, torch.tensor(len(outputs)))
+    each = own(F.pad(outputs, (0, 0, 0, BATCH_SIZE - len(outputs))))
+    return torch.cat([part[: int(count)] for part, count in zip(each, counts, strict=True)])
+
+
+def contrastive(outputs: Tensor, places: Tensor, own: Callable[[Tensor], Sequence[Tensor]] = all_gather) -> Tensor:
+    """Of this rank's samples, against those of all ranks; the classes are the largest products."""
+    products = outputs @ gathered(outputs, own).t()
+    return F.cross_entropy(products + 0 * places[:, None], products.detach().argmax(1))
+
+
+class Gather(torch.autograd.Function):
+    """An all_gather of the script's own, whose code is in another function."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor) -> tuple[Tensor, ...]:
+        ctx.rank = dist.get_rank()
+        return tuple(to_all(values))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        total = torch.stack(gradients)
+        dist.all_reduce(total)
+        return total[ctx.rank]
+
+
+def to_all(values: Tensor) -> list[Tensor]:
+    """The values of each rank."""
+    found = [torch.empty_like(values) for _ in range(dist.get_world_size())]
+    dist.all_gather(found, values)
+    return found
 
 
 class Scaled(torch.autograd.Function):
@@ -65,14 +108,33 @@ WRONG: dict[str, Loss] = {
     "and a right one": lambda o, p: errors(o, p)[kept(p)].mean() + errors(o, p).mean(),
 }
 NO_MEAN: dict[str, tuple[Loss, str]] = {
-    "root": (lambda o, p: errors(o, p).mean().sqrt(), "the loss is the sqrt of a mean over this rank's samples"),
+    "root": (lambda o, p: errors(o, p).mean().sqrt(), "the loss is the sqrt of a mean or sum over this rank's samples"),
     "logarithm": (lambda o, p: errors(o, p).mean().log() / 4 + o.pow(2).mean(), "the loss is the log of a mean"),
     "focal, of the mean": (lambda o, p: (lambda e: (1 - (-e).exp()) ** 2 * e)(F.cross_entropy(o, labels(o, p))), "of a mean"),
     "sum": (lambda o, p: F.cross_entropy(o, labels(o, p), reduction="sum"), "the loss is a sum over this rank's samples"),
     "two sums": (lambda o, p: F.mse_loss(o, o.detach() + 1, reduction="sum") + errors(o, p).mean(), "the loss is a sum"),
+    "sum of a tensor": (lambda o, p: errors(o, p).sum() + o.mean(), "the loss is a sum over this rank's samples"),
+    "sum of a tensor's logits": (lambda o, p: F.cross_entropy(o / 2, labels(o, p), reduction="none").sum(), "the loss is a sum"),
+    "norm": (lambda o, p: torch.norm(o - 1), "the loss is the norm over this rank's samples"),  # noqa: ARG005
+    "norm of outputs": (lambda o, p: errors(o, p).mean() + 0.01 * o.norm(), "the loss is the norm over"),
+    "maximum": (lambda o, p: errors(o, p).max(), "the loss is the max over"),
+    "median": (lambda o, p: errors(o, p).median(), "the loss is the median over"),
+    "of each column": (lambda o, p: (o - 1).pow(2).amax(0).sum(), "the loss is the max over"),  # noqa: ARG005
+    "root of a sum": (lambda o, p: (o - 1).pow(2).sum().sqrt(), "the loss is the sqrt of a mean or sum"),  # noqa: ARG005
+    "ratio": (lambda o, p: errors(o, p).mean() / o.var(), "the loss is the var over"),
+    "Dice": (lambda o, p: dice(o.softmax(1), F.one_hot(labels(o, p), 2).double()), "the loss is divided by a mean or sum over"),
+    "between samples": (lambda o, p: F.cross_entropy(o @ o.t(), p), "the loss compares this rank's samples with each other"),
+    "with the next sample": (lambda o, p: F.triplet_margin_loss(o, o.roll(1, 0), o.detach() + 1), "compares"),  # noqa: ARG005
 }
 """Losses that no weights make right, and their sentences."""
 RIGHT: dict[str, Loss] = {
+    "norms, one by one": lambda o, p: sum((torch.norm(each - 1) for each in o), torch.zeros(())) / len(p),
+    "norms of rows": lambda o, p: torch.norm(o - 1, dim=1).mean() + (o - o.max(1).values[:, None]).pow(2).mean(),  # noqa: ARG005
+    "less the maximum": lambda o, p: F.cross_entropy(o - o.max(), labels(o, p)),
+    "a sum with weights": lambda o, p: (errors(o, p) * torch.full((len(p),), 1 / len(p), dtype=o.dtype)).sum() + (o / len(p)).abs().sum(),
+    "a sum of columns": lambda o, p: o.pow(2).mean(0).sum() + torch.stack([o.mean(), errors(o, p).mean()]).sum(),
+    "by a parameter": lambda o, p: errors(o, p).mean() / torch.tensor(2.0, dtype=o.dtype, requires_grad=True) ** 2,
+    "Dice of each row": lambda o, p: (o.relu().sum(1) / (1 + o.pow(2).sum(1))).mean(),  # noqa: ARG005
     "roots": lambda o, p: errors(o, p).sqrt().mean() + o.pow(2).mean(1).log().mean(),
     "roots, one by one": lambda o, p: sum((each.mean().sqrt() for each in (o - 1).pow(2)), torch.zeros(())) / len(p),
     "a sum by its number": lambda o, p: F.mse_loss(o, o.detach() + 1, reduction="sum") / len(p),
@@ -109,6 +171,13 @@ class WithLoss(nn.Module):
         return SimpleNamespace(loss=self.loss(outputs - outputs.mean(dim=1, keepdim=True), places))
 
 
+def of_all(places: Tensor) -> Tensor:
+    """The numbers of all ranks' samples."""
+    found: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(found, places.tolist())
+    return torch.tensor([place for each in found for place in each])
+
+
 def refused(loss: Loss, *, within: bool = False) -> str:
     """The sentence of the first step; each rank leaves out samples."""
     team = Team(BATCH_SIZE, UNEVEN)
@@ -129,9 +198,7 @@ def trained(loss: Loss, *, within: bool = False, count: bool = False) -> float:
         if count:
             team.count(kept(places).sum())
         value.backward()
-        of_all: list[Any] = [None] * torch.distributed.get_world_size()
-        torch.distributed.all_gather_object(of_all, places.tolist())
-        every = torch.tensor([place for each in of_all for place in each])
+        every = of_all(places)
         serial = copy.deepcopy(model.module)
         serial.zero_grad()
         (serial(samples.x[every], every).loss if within else loss(serial(samples.x[every]), every)).backward()
@@ -141,7 +208,7 @@ def trained(loss: Loss, *, within: bool = False, count: bool = False) -> float:
 
 def in_turn(*, team: bool) -> float:
     """Two backward passes after two forward passes: how far gradients are from the serial ones."""
-    samples, rank, size = Samples(BATCH_SIZE), torch.distributed.get_rank(), torch.distributed.get_world_size()
+    samples, rank, size = Samples(BATCH_SIZE), dist.get_rank(), dist.get_world_size()
     share = BATCH_SIZE // size
     x, model = samples.x[rank * share : (rank + 1) * share], DDP(mlp())
     if team:
@@ -155,15 +222,51 @@ def in_turn(*, team: bool) -> float:
     return farthest(gradients(model), gradients(alone))
 
 
+def across(*, rule: Any = UNEVEN, own: Callable[[Tensor], Sequence[Tensor]] = all_gather, loss: str = "mean") -> Any:
+    """A contrastive loss over the samples of all ranks: how far gradients are from the serial ones, or the sentence."""
+    samples, worst = Samples(2 * BATCH_SIZE), 0.0
+    team = Team(BATCH_SIZE // dist.get_world_size() * dist.get_world_size(), rule)
+    model = team.wrap(DDP(mlp()), loss=loss)
+    for x, _, places in team.loader(samples, drop_last=True):
+        model.zero_grad()
+        value = contrastive(model(x), places, own)
+        if loss == "global":
+            value = team.scale(value)
+        elif message := raised(value.backward):
+            return message
+        if loss == "global":
+            value.backward()
+        every, serial = of_all(places), copy.deepcopy(model.module)
+        serial.zero_grad()
+        contrastive(serial(samples.x[every]), every, lambda outputs: [outputs] + [outputs[:0]] * (dist.get_world_size() - 1)).backward()
+        worst = max(worst, farthest(gradients(model.module), gradients(serial)))
+    return worst
+
+
+def again(*, team: bool) -> list[float]:
+    """Two backward passes after one forward pass: this rank's gradients less those of one process."""
+    samples, rank, size = Samples(BATCH_SIZE), dist.get_rank(), dist.get_world_size()
+    share = BATCH_SIZE // size
+    x, model = samples.x[rank * share : (rank + 1) * share], DDP(mlp())
+    if team:
+        of = Team(share * size, "even")
+        x, model = next(iter(of.loader(samples, shuffle=False, drop_last=True)))[0], of.wrap(model)
+    outputs = model(x)
+    outputs.pow(2).mean().backward(retain_graph=True)
+    outputs.exp().mean().backward()
+    alone = mlp()
+    outputs = alone(samples.x[: share * size])
+    (outputs.pow(2).mean() + outputs.exp().mean()).backward()
+    return [float((one - other).abs().max()) for one, other in zip(gradients(model), gradients(alone), strict=True)]
+
+
 def autocast() -> float:
     """Relative distance from one process under bfloat16 autocast on a CPU."""
     samples, worst = Samples(NUMBER, torch.float32), 0.0
     team = Team(BATCH_SIZE, UNEVEN)
     model = team.wrap(DDP(mlp(torch.float32)))
     for x, y, places in team.loader(samples):
-        of_all: list[Any] = [None] * torch.distributed.get_world_size()
-        torch.distributed.all_gather_object(of_all, places.tolist())
-        every = torch.tensor([place for each in of_all for place in each])
+        every = of_all(places)
         serial = copy.deepcopy(model.module)
         for each, inputs, targets in ((model, x, y), (serial, samples.x[every], samples.y[every])):
             each.zero_grad()
@@ -185,6 +288,14 @@ def all_of_them() -> dict[str, Callable[[], Any]]:
         **{f"right: {name}": partial(trained, loss) for name, loss in RIGHT.items()},
         "right: within the model": lambda: trained(RIGHT["classes"], within=True),
         "right: counted": lambda: trained(masked, count=True),
+        "across: all_gather": across,
+        "across: own all_gather": lambda: across(own=Gather.apply),
+        "across: measured": lambda: across(rule="dbs"),
+        "across: even": lambda: across(rule="even"),
+        "across: scaled": lambda: across(loss="global"),
+        "across: own all_gather, scaled": lambda: across(own=Gather.apply, loss="global"),
+        "again, DDP": lambda: again(team=False),
+        "again, Team": lambda: again(team=True),
         "in turn, DDP": lambda: in_turn(team=False),
         "in turn, Team": lambda: in_turn(team=True),
         "autocast": autocast,

@@ -46,6 +46,27 @@ def test_a_loss_that_is_divided_by_the_batch_has_the_serial_gradient(found: list
         assert result(found, f"right: {loss}", rank) < 1e-12
 
 
+@pytest.mark.parametrize("law", ["all_gather", "own all_gather", "measured"])
+def test_a_loss_over_samples_of_all_ranks_is_refused(found: list[dict[str, Any]], law: str) -> None:
+    """The gradients of other ranks' losses arrive here, and would get this rank's weight; also where shares may become unequal."""
+    for rank in range(RANKS):
+        assert "loss='global', and call team.scale(loss)" in result(found, f"across: {law}", rank)
+
+
+@pytest.mark.parametrize("law", ["scaled", "own all_gather, scaled", "even"])
+def test_a_scaled_loss_over_samples_of_all_ranks_has_the_serial_gradient(found: list[dict[str, Any]], law: str) -> None:
+    """With equal shares, all weights are one, so no scale is needed."""
+    for rank in range(RANKS):
+        assert result(found, f"across: {law}", rank) < 1e-12
+
+
+def test_two_backward_passes_after_one_forward_pass_are_as_wrong_as_without_a_team(found: list[dict[str, Any]]) -> None:
+    """Only the gradients of the first are averaged."""
+    for rank in range(RANKS):
+        assert result(found, "again, Team", rank) == pytest.approx(result(found, "again, DDP", rank), rel=1e-12)
+        assert max(result(found, "again, DDP", rank)) > 0.01
+
+
 def test_two_backward_passes_after_two_forward_passes_are_as_wrong_as_without_a_team(found: list[dict[str, Any]]) -> None:
     """DistributedDataParallel averages the gradients of the first backward pass only."""
     assert result(found, "in turn, Team") == pytest.approx(result(found, "in turn, DDP"), rel=1e-12)

@@ -104,7 +104,7 @@ def test_a_comparison_and_a_table_are_pages_with_the_command_that_made_them(
     assert "The first side makes" in its.text
     assert f"--html {compared}" in its.text
     assert "Where the time went" in its.text
-    assert "is the first of 1" in other.text
+    assert "ranks first of 1" in other.text
     assert f"--html {listed}" in other.text
 
 

@@ -18,6 +18,7 @@ from worlds import Run, cluster, experiment, node, simulate
 from hetsim.effects import Batch
 from hetsim.workloads.data.base import Augmentation
 from hetsim.workloads.device import CPU
+from hetsim.workloads.flat_model import FlatModel
 from hetsim.workloads.images import augmented as augmented_on
 from hetsim.workloads.models.registry import OWN
 from hetsim.workloads.task import Task
@@ -387,3 +388,26 @@ def test_resnet18_trains_behind_a_barrier(tmp_path: Path):
     ]
     assert (committed(task, run.weights) - (own[0] + own[1]) / 2).abs().max() < 1e-12
     assert len(own[0]) == 9600
+
+
+def test_a_gradient_has_the_bits_of_autograd_grad_and_zeros_for_an_unused_parameter() -> None:
+    model = nn.ModuleDict({"used": nn.Linear(5, 3), "unused": nn.Linear(5, 2)})
+    x, y = torch.randn(7, 5), torch.arange(7) % 3
+    flat = FlatModel(model, [], seed=0, device=CPU())
+
+    def loss() -> torch.Tensor:
+        return functional.cross_entropy(model["used"](x), y)
+
+    gradient, mean = flat.gradient(flat.initial, Batch(0, 7), loss)
+
+    used = torch.autograd.grad(loss(), list(model["used"].parameters()))
+    assert torch.equal(gradient, torch.cat([*(part.reshape(-1) for part in used), torch.zeros(12)]))
+    assert mean == loss().item()
+
+
+def test_a_loss_of_several_numbers_has_no_gradient() -> None:
+    model = nn.Linear(5, 3)
+    flat = FlatModel(model, [], seed=0, device=CPU())
+
+    with pytest.raises(RuntimeError, match="shape"):
+        flat.gradient(flat.initial, Batch(0, 7), lambda: model(torch.ones(7, 5)).sum(1))

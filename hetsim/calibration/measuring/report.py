@@ -1,4 +1,4 @@
-"""What `hetsim-calibrate` leaves: the cluster, files of measured noise and a page of pictures beside it, and words for the terminal."""
+"""The output of `hetsim-calibrate`: the cluster, files of measured noise and a page of pictures next to it, and text for the terminal."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def check_places(file: Path, num_workers: int) -> None:
 
 
 def write_all(file: Path, experiment: Experiment, result: Calibrated, num_parameters: int) -> None:
-    """Write the cluster last, so that what it names is there."""
+    """Write the cluster last, after the files that it names."""
     for name, noise in result.laws.items():
         write_text(Path(name), noise.as_csv())
     with own_style(), written_whole(file.with_suffix(".png")) as picture:
@@ -70,8 +70,8 @@ def remarks(experiment: Experiment, result: Calibrated) -> str:
         f"Measured by hetsim-calibrate on {datetime.date.today().isoformat()}, with PyTorch {torch.__version__} on {platform.machine()}.",
         f"Valid for workload {experiment.workload.name}, dtype {experiment.dtype}, {smallest} to {largest} samples a gradient, "
         f"threads={experiment.threads}, device={experiment.device}.",
-        *([f"Predictions of updates per second that were tried: {signed(result.tried)}."] if result.tried else []),
-        f"Gradients at batch sizes that were held out: {100 * result.error_of_gradients:.1f} % mean error, by node "
+        *([f"Errors of predicted updates per second, against real runs: {signed(result.tried)}."] if result.tried else []),
+        f"Mean error of gradient times at held-out batch sizes: {100 * result.error_of_gradients:.1f} %, by node "
         + ", ".join(f"{100 * steps.error:.1f} %" for steps in result.steps)
         + ".",
         "Times are CPU-seconds, on a core of a machine whose other cores are idle.",
@@ -86,9 +86,9 @@ def told(file: Path, result: Calibrated) -> str:
     rows = []
     for rank, steps in enumerate(result.steps):
         line = f"{1e6 * steps.line.slope:.4g} µs a sample + {1e3 * steps.line.constant:.4g} ms"
-        kept = "the table" if steps.takes_table else "the line"
+        kept = "table" if steps.takes_table else "line"
         rows += [
-            f"  node {rank}: {line}, error {100 * steps.error_of_line:.1f} %; table {100 * steps.error_of_table:.1f} %: {kept} is taken",
+            f"  node {rank}: {line}, error {100 * steps.error_of_line:.1f} %; table {100 * steps.error_of_table:.1f} %; used: the {kept}",
             f"    {steps.noise.told()}",
         ]
     if result.service is not None:
@@ -98,10 +98,10 @@ def told(file: Path, result: Calibrated) -> str:
     network: dict[str, Any] = result.config["network"]
     rows.append(f"  messages: {1e6 * network['latency_seconds']:.4g} µs + {1e9 / network['bytes_per_second']:.4g} ns a byte")
     if "sharing_noise" in network:
-        rows.append(f"    which share links unequally, by weights whose logarithm varies by {network['sharing_noise']['s']:.2g}")
-    rows.append(f"{os.path.relpath(file.with_suffix('.png'))}: the fits and what is left of them")
-    rows.append(f"  gradients at sizes that were held out: {100 * result.error_of_gradients:.1f} % mean error")
-    rows.append(f"{os.path.relpath(file)}: predictions that were tried, {signed(result.tried)}")
+        rows.append(f"    messages share links unequally: the logarithms of their weights deviate by {network['sharing_noise']['s']:.2g}")
+    rows.append(f"{os.path.relpath(file.with_suffix('.png'))}: the fitted times, and the noise")
+    rows.append(f"  mean error of gradient times at held-out batch sizes: {100 * result.error_of_gradients:.1f} %")
+    rows.append(f"{os.path.relpath(file)}: errors of predicted updates/s, against real runs: {signed(result.tried)}")
     if result.refused:
         rows.append(result.refused)
     if result.doubts:

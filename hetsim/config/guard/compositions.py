@@ -305,7 +305,7 @@ _own: dict[tuple[Any, ...], Compositions] = {}
 
 
 def _state() -> tuple[int, ...]:
-    """The state of hetsim's own files: whoever writes a config among them wants it read."""
+    """The state of hetsim's own files: a config that somebody writes there must be read again."""
     return tuple(
         path.stat().st_mtime_ns
         for folder, _, names in os.walk(configs())

@@ -1,4 +1,4 @@
-"""What Hydra would import and call: callbacks, plugins and log handlers must be installed ones, whoever names them."""
+"""What Hydra would import and call: callbacks, plugins and log handlers must be installed ones, whichever file names them."""
 
 from __future__ import annotations
 

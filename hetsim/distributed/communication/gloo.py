@@ -186,7 +186,7 @@ class Group(GlooTransport):
         cls, store: Any, name: str, *, rank: int, members: Sequence[int], lanes: Sequence[str] = LANES, interruptible: bool = True,
         within: timedelta = FORM_TIMEOUT,
     ) -> Group:  # fmt: skip
-        """Connect to these members, each of which calls it with the same name. PeerLost if one of them does not come `within` this time.
+        """Connect to these members; each of them calls this with the same name. PeerLost if one of them does not come `within` this time.
 
         While an interruptible one is formed, this process makes no other connections.
         """

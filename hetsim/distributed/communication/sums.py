@@ -66,7 +66,7 @@ class Sums(ABC):
 class GroupSums(Sums):
     """torch.distributed's, on a group of all ranks (None: all of gloo's first group); `errors` says what its errors mean.
 
-    NCCL's return once they are queued on the device: whoever needs the result in the CPU's memory, or reads a clock, synchronises.
+    NCCL's return once they are queued on the device: a caller that needs the result in CPU memory, or reads a clock, synchronises.
     """
 
     def __init__(self, size: int, group: Any, errors: Callable[[], AbstractContextManager[None]]) -> None:

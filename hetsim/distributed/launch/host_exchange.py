@@ -164,7 +164,7 @@ class Hosts:
             return Failure(1, str(error)), False
 
     def _listen_to(self, node: int) -> None:
-        """On node rank 0: a launcher that has not been heard of for long is lost, and all are told."""
+        """On node rank 0: declare a launcher lost that has been silent for long, and announce it to all launchers."""
         beat = self._store.get(f"beat/{node}") if self._store.check([f"beat/{node}"]) else b""
         last, since = self._heard[node]
         if beat != last:

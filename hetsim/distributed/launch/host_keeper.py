@@ -65,7 +65,7 @@ class HostKeeper:
         return None if run is None else max(run.lost_after, MIN_SILENT_SECONDS)
 
     def lose_host(self, node: int, silent: float) -> bool:
-        """Whether the run continues without this host, which was not heard of for so many seconds: then its ranks are lost."""
+        """Whether the run continues without this host, which has been silent for this number of seconds. If so, its ranks are lost."""
         run = self._under_way
         if run is None or any(run.needs(rank) for rank in self._ranks_of(node)):
             return False

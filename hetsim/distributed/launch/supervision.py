@@ -134,7 +134,7 @@ class Supervision:
 
     @property
     def unjudged(self) -> list[RankProcess]:
-        """The processes of which it is not known yet what their end means."""
+        """The running processes, and ended ones whose end has no known meaning yet."""
         return self.running + [process for process, _, _ in self._ended]
 
     @property

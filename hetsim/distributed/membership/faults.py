@@ -131,7 +131,7 @@ class Schedule(Upcoming):
         return ((start, until) for start, until in its if until > began)
 
     def first(self, count: int) -> list[Fault]:
-        """Take out so many faults, or all if there are fewer."""
+        """Remove and return at most this number of faults."""
         return [self._next() for _ in range(count) if self._upcoming]
 
     def _next(self) -> Fault:

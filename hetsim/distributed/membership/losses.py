@@ -18,7 +18,7 @@ class Ledger:
         self._generation = 0
         self._lock = Lock()
         self._seen: dict[int, float] = {}
-        """When this process saw the loss of a rank by itself, before it was told."""
+        """When this process saw the loss of a rank by itself, before the keeper announced it."""
         self._losses: list[tuple[Loss, float]] = []
         """With when this process knew it."""
         self._returns: list[tuple[int, float]] = []
@@ -71,7 +71,7 @@ class Ledger:
 
     @property
     def untold(self) -> dict[int, float]:
-        """The ranks whose connections broke at the end of the run, before anybody was told that they are lost, and when."""
+        """The ranks whose connections broke at the end of the run, before the keeper announced their loss, and the moments."""
         with self._lock:
             return {rank: at for rank, at in self._seen.items() if rank in self._members}
 
@@ -110,7 +110,7 @@ class Ledger:
 
 
 def _shifted(seen: Mapping[str, Any], seconds: float) -> dict[str, list[Any]]:
-    """What was seen, by a clock that is so many seconds ahead."""
+    """The same moments, by a clock that is this number of seconds ahead."""
     return {
         "losses": [(loss._replace(at=loss.at + seconds), known + seconds) for loss, known in seen["losses"]],
         "returns": [(rank, at + seconds) for rank, at in seen["returns"]],

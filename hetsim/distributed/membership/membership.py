@@ -225,7 +225,7 @@ class Membership:
             raise RunOver
 
     def wait_for_newer(self, generation: int) -> None:
-        """After a connection broke in this generation: wait for a newer one. If nobody is told lost, ask for one of the same members."""
+        """After a connection broke in this generation: wait for a newer one. If no rank is lost, ask for one of the same members."""
         if not self._newer_within(generation, SETTLE_SECONDS):
             self._store.set(again_key(generation), "")
             if not self._newer_within(generation, self.patience):
@@ -246,7 +246,7 @@ class Membership:
             group.interrupt()
 
     def form(self, *, least: int, after_end: bool = False) -> Group:
-        """Wait until all members of the newest view, at least so many, are here, and enter a group with them.
+        """Wait until all members of the newest view (at least this number) are here, and enter a group with them.
 
         PeerLost if one of them is lost meanwhile. RunOver if the run has ended, unless it is formed `after_end`.
         """

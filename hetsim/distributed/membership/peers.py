@@ -1,4 +1,4 @@
-"""What other processes wrote to the store of a run: checked as input is, since whoever reaches the store can write to it."""
+"""Entries of a run's store that other processes wrote: checked like input, because any process that reaches the store can write."""
 
 from __future__ import annotations
 

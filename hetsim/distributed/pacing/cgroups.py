@@ -44,7 +44,7 @@ class CpuCgroup(ABC):
 
     @abstractmethod
     def create(self, group: Path, *, quota_us: int, period_us: int) -> None:
-        """Make a group below this one, whose threads together run for at most so many microseconds in each period."""
+        """Make a group below this one. Together, its threads run for at most this number of microseconds in each period."""
 
     @abstractmethod
     def limit(self, group: Path) -> tuple[str, str]:

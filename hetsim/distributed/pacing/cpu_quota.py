@@ -1,8 +1,8 @@
 """CPU quotas of real processes: while it computes, a worker, or the server, is in a cgroup of its own that caps it at its share of a core.
 
 Only threads that compute are capped: the program's, and the one of the effects that it starts. Threads that only move messages are
-not, as a description's messages do not depend on the node's speed. A group is named after its process, so that whoever comes next can
-tell which groups dead runs have left behind.
+not, as a description's messages do not depend on the node's speed. A group is named after its process, so that later runs can
+recognise the groups of dead runs.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ class Pace:
             time.sleep(remaining)
 
     def record(self, kind: str, late: float) -> None:
-        """Count a result that was ready so many seconds later than described (earlier if negative)."""
+        """Count a result that was ready this number of seconds later than described (earlier if negative)."""
         lateness = self.kinds.setdefault(kind, Lateness())
         lateness.count += 1
         if late > 0:

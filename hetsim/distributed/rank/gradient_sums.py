@@ -37,7 +37,7 @@ class Rank(Protocol):
 
     @property
     def gradient_seconds(self) -> Callable[[int, float], float]:
-        """The described seconds of a gradient over so many samples, started at a second of the run."""
+        """The described seconds of a gradient over this number of samples, started at a second of the run."""
 
 
 def summed(

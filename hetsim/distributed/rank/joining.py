@@ -44,7 +44,7 @@ class Connections:
         self._meetings: list[Thread] = []
 
     def meet(self, rank: int, incarnation: int) -> Group:
-        """The connection of a process that joins with those that it meets, each of which calls this."""
+        """The connection of a joining process with its peers; each of them calls this."""
         key, members = f"pair/{rank}/{incarnation}", sorted({rank, *self._whom(rank)})
         return Group.form(
             self._membership.connect(), key, rank=self._membership.rank, members=members, lanes=("program",), interruptible=False
@@ -133,7 +133,7 @@ class ServedRun(ElasticRun):
         return self._links
 
     def seen_lost(self) -> list[tuple[int, float]]:
-        """On a local server: (rank, second of the run) of each worker whose connection broke before anybody was told that it is lost."""
+        """On a local server: (rank, second of the run) of each worker whose connection broke before its loss was announced."""
         return [(rank, at - self.began) for rank, at in self.membership.ledger.untold.items()] if self._connections.served else []
 
     def _end_quietly(self) -> NoReturn:

@@ -25,7 +25,7 @@ from hetsim.runtime.trace import Trace, TracePart
 
 @contextlib.contextmanager
 def written_to(folder: Path, config: str) -> Iterator[None]:
-    """On the leader: the folder of the run, of which nothing unfinished remains, however this process ends."""
+    """On the leader: the folder of the run. However this process ends, no unfinished file remains."""
     with leading(folder), run_folder(folder, config):
         yield
 

@@ -100,7 +100,7 @@ def close(run: RankRun, trace: Trace, states: dict[int, bytes], activity: Sequen
     """On the leader: close all recorders and this trace of all ranks, and write the last checkpoint, if the run is saved.
 
     In the checkpoint each worker has done this. Raises RunStopped for a run that was asked to stop. Its learning curve is evaluated when it
-    continues, as that may take longer than whoever has sent the signal waits.
+    continues, because evaluating may take longer than the sender of the signal waits.
     """
     if not stopped:
         run.close()

@@ -236,7 +236,7 @@ def measured_profile(experiment: Experiment, task: Task, transport: Transport, p
 
 
 def described_seconds(experiment: Experiment, rank: int) -> Callable[[int, int], float]:
-    """The described seconds of a message of so many bytes from a peer to this rank; to be called once for each, in order."""
+    """The described seconds of a message of this size from a peer to this rank. Call it once for each message, in order."""
     cluster, jitters = experiment.cluster, {}
     if cluster.network.jitter_seconds is not None:
         jitters = {peer: Jitter(cluster, peer, rank, seed=experiment.seed) for peer in range(experiment.num_ranks)}

@@ -139,7 +139,7 @@ class SoftSync(Grouped):
 
     def initial(self, num_workers: int) -> ArrivalState:
         if self.n > num_workers:
-            raise ValueError(f"admission.n={self.n} is more than the cluster's {num_workers} workers: give at most so many")
+            raise ValueError(f"admission.n={self.n} is more than the cluster's {num_workers} workers: give at most {num_workers}")
         return super().initial(num_workers)
 
 

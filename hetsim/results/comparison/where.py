@@ -73,7 +73,7 @@ def seconds_per_update(side: Sequence[TimeUse]) -> float:
 
 
 def sentence(first: Sequence[TimeUse], second: Sequence[TimeUse], names: tuple[str, str]) -> str:
-    """Which components, and of which worker, make up the difference in the seconds of an update, the largest first.
+    """The components, and their workers, that make up the difference in the seconds of an update, the largest first.
 
     The seconds of a worker's components add up to those of the run, so their differences, as means over workers, add up to the whole.
     What is no larger than the second side's own runs are apart is marked, each part by itself: parts that cancel may be.
@@ -83,7 +83,7 @@ def sentence(first: Sequence[TimeUse], second: Sequence[TimeUse], names: tuple[s
     by_worker = [_mean_by_worker(side) for side in (first, second)]
     total = by_worker[0].sum(axis=0) - by_worker[1].sum(axis=0)
     if np.abs(total).max() <= 1e-9 * max(times):
-        return f"an update takes {Unit(times[0]).said(times[0])} on both sides, of the same components"
+        return f"an update takes {Unit(times[0]).said(times[0])} on both sides, with the same components"
     unit = Unit(max(abs(whole), float(np.abs(total).max())))
     order = [place for place in np.argsort(-np.abs(total)) if abs(total[place]) >= LEAST_PART * np.abs(total).max()]
     same = by_worker[0].shape == by_worker[1].shape
@@ -91,7 +91,7 @@ def sentence(first: Sequence[TimeUse], second: Sequence[TimeUse], names: tuple[s
     parts = list[str]()
     for place in order:
         mark = WITHIN if len(second) > 1 and abs(total[place]) <= spreads[place] else ""
-        part = f"{unit.signed(total[place])}{mark} {'are ' if not parts else ''}{NAMED[COMPONENTS[place]]}"
+        part = f"{unit.signed(total[place])}{mark} {NAMED[COMPONENTS[place]]}"
         if same and len(by_worker[0]) > 1:
             change = by_worker[0][:, place] - by_worker[1][:, place]
             worker = int(np.argmax(change * np.sign(total[place])))
@@ -101,7 +101,7 @@ def sentence(first: Sequence[TimeUse], second: Sequence[TimeUse], names: tuple[s
                 part += f" ({unit.signed(change[worker])} of it on worker {worker})"
         parts.append(part)
     mark = WITHIN if len(second) > 1 and abs(whole) <= np.ptp([use.seconds / use.num_updates for use in second]) else ""
-    return f"of {unit.signed(whole)}{mark} per update, {names[0]} less {names[1]}, {', '.join(parts)}"
+    return f"{names[0]} minus {names[1]}: {unit.signed(whole)}{mark} per update, of which {', '.join(parts)}"
 
 
 def _mean_by_worker(side: Sequence[TimeUse]) -> Floats:

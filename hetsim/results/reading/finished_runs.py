@@ -112,7 +112,7 @@ def finished_run(folder: Path) -> FinishedRun:
 
 
 def keep_index(folder: Path, *, num_runs: int) -> None:
-    """Bring the index of a sweep's folder up to date, if so many runs are worth one."""
+    """Update the index of a sweep's folder, if it has enough runs for an index."""
     if num_runs >= LEAST:
         with contextlib.suppress(ValueError, OSError):  # whoever reads the runs is told
             finished_runs(folder)
@@ -136,7 +136,7 @@ def _of_a_row(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Reader:
-    """The runs of a folder, of which those of one config share it."""
+    """The runs of a folder; runs with the same config share one config object."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -2,7 +2,7 @@
 
 The index is never believed where it differs from the files. A row counts only while the files that it was read from are the same: by
 inode, size, and the moments of their last change, of which a program cannot set the second. So what was done again, edited, copied or
-unpacked is read anew, and what is gone is not listed.
+unpacked is read anew, and missing runs are not listed.
 """
 
 from __future__ import annotations

@@ -151,7 +151,7 @@ class StoredCurve:
 
 
 class Reader:
-    """The rows of the batches of an index, of which those of one config share it."""
+    """The rows of the batches of an index; rows with the same config share one config object."""
 
     def __init__(self) -> None:
         self._mapping = cache(_mapping)

@@ -33,7 +33,7 @@ BYTES_OF_A_ROW = 100
 
 
 def read_intervals(trace: Path, *, num_workers: int) -> list[Interval]:
-    """The first intervals of a trace; ValueError with one sentence if it is none of a run of so many workers."""
+    """The first intervals of a trace; ValueError with one sentence if the trace does not fit a run with this number of workers."""
     return first_intervals(read_trace(trace, num_workers=num_workers))
 
 
@@ -87,7 +87,7 @@ def _cast(table: Any) -> Any:
 
 
 def _check(trace: Path, table: Any, num_workers: float) -> None:
-    """ValueError with one sentence for the first row that is none of a run of so many workers.
+    """ValueError with one sentence for the first row that does not fit a run with this number of workers.
 
     A message between hosts is timed by two clocks, which agree within an error: it may seem to end before it begins.
     """

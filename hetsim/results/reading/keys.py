@@ -39,7 +39,7 @@ def is_one_of(key: str, keys: Collection[str]) -> bool:
 
 
 def without(config: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
-    """The config without these keys, of which some may be dotted."""
+    """The config without these keys; a key may be dotted."""
     found = {key: value for key, value in config.items() if key not in keys}
     for top, _, key in (each.partition(".") for each in keys):
         if key and isinstance(part := found.get(top), Mapping):

@@ -90,7 +90,7 @@ def paired_ratio(above: Mapping[int, Sequence[Number]], below: Mapping[int, Sequ
     """The ratio of two configs' numbers, by seed: several runs of one seed count by their geometric mean.
 
     Runs of one seed share initial weights and the order of samples, so their ratios differ far less than the runs. Seeds that only one of
-    the two has are left out; a seed of which some run has no number above zero leaves no ratio at all.
+    the two has are left out; if a run has no number above zero, its seed has no ratio.
     """
     seeds = sorted(above.keys() & below.keys())
     ratios = [_ratio(above[seed], below[seed]) for seed in seeds]

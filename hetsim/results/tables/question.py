@@ -49,7 +49,9 @@ def targets_of(groups: Sequence[Sequence[Row]], question: Question, remarks: lis
             lowest[row.data] = row.reached, row
     for data, (accuracy, row) in lowest.items() if sum(map(len, groups)) > 1 else ():
         every = "every row" if len(lowest) == 1 else f"every row on {data}"
-        remarks.append(f"{accuracy:.4g} is the accuracy that {every} reaches, {row.label} no more: --target-accuracy sets another")
+        remarks.append(
+            f"{every} reaches the accuracy {accuracy:.4g}, and {row.label} reaches no higher one: --target-accuracy sets another"
+        )
     return [replace(question.target, accuracy=lowest.get(rows[0].data, (None, None))[0]) for rows in groups]
 
 

@@ -35,7 +35,7 @@ class Table:
 
     @property
     def known(self) -> list[str]:
-        """The metrics of which some run has a number, that of the ranking first."""
+        """The metrics for which a run has a number; the metric of the ranking comes first."""
         known = [name for name in self.metrics if any(row.numbers[name].num_known for row in self.rows)]
         return [self.metric, *(name for name in known if name != self.metric)]
 
@@ -126,7 +126,7 @@ def _with_coordinations(rows: list[Row], remarks: list[str]) -> list[Row]:
     names = [checks.one_line(choice("coordination", part)) if isinstance(part, Mapping) else "" for part in parts]
     if len(set(names)) < 2:
         return rows
-    remarks.append("rows differ in coordination: their ranks use network and server differently, and part of a difference is due to that")
+    remarks.append("rows differ in coordination: they use the network and the server differently, which explains part of their difference")
     return [replace(row, coordination="" if "coordination" in row.keys else name) for row, name in zip(rows, names, strict=True)]
 
 

@@ -106,7 +106,7 @@ def summary_of(
 
 
 def _calibrated(outcome: Outcome) -> dict[str, Any]:
-    """Of a calibrated cluster: when it was measured, of which others it is composed, and how far its predictions may be off."""
+    """For a calibrated cluster: its date, the clusters it is composed of, and the error of its predictions."""
     calibration = outcome.experiment.cluster.calibrated
     if calibration is None:
         return {}

@@ -32,7 +32,7 @@ class UnderWay:
 
 
 class HostAttempts:
-    """Answers Attempt by work on cores. `seconds(rank, samples)` is what a gradient takes on its own; `record` is told of each interval."""
+    """Answers Attempt by work on cores. `seconds(rank, samples)` is a gradient's time alone on its host; `record` gets each interval."""
 
     def __init__(
         self, env: Clock, compute: Compute, processors: Processors, seconds: Callable[[int, int], float], record: Callable[[Row], None]

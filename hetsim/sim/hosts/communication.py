@@ -16,7 +16,7 @@ from hetsim.sim.rank_process import RankProcess
 
 
 class Parts:
-    """Calls `callback(answer)` when so many parts of something are over."""
+    """Calls `callback(answer)` when this number of parts has ended."""
 
     def __init__(self, count: int, callback: Callback, answer: Any) -> None:
         self.count = count

@@ -57,7 +57,7 @@ class Budget:
         return self.phase + (self.turn + 1) * self.period
 
     def stops_at(self, now: float, use: float) -> float:
-        """When it stops, if it uses so many CPU-seconds in a second."""
+        """When it stops, if it uses this number of CPU-seconds in a second."""
         moment = now + max(0.0, self.left) / use
         return (floor(moment / self.tick) + 1) * self.tick if self.tick else moment
 
@@ -75,7 +75,7 @@ class Budget:
 
 
 class Work:
-    """Something that a thread, or several, has to do: so many seconds are left of it at full speed."""
+    """Work of one or several threads, and the seconds that remain at full speed."""
 
     __slots__ = ("answer", "budget", "callback", "left", "rate", "share", "urgent", "width")
 
@@ -145,7 +145,7 @@ class Cores:
     def run(
         self, seconds: float, callback: Callback, answer: Any = None, *, budget: Budget | None = None, urgent: bool = False, width: int = 1
     ) -> Any:
-        """Call `callback(answer)` when work of so many seconds is done, by `width` threads at a time."""
+        """Call `callback(answer)` when this work (in seconds) is done, by `width` threads at a time."""
         if seconds <= 0:
             return self.env.after(0.0, callback, answer)
         self.begin(Work(seconds, callback, answer, budget, urgent=urgent, width=width))

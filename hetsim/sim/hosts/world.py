@@ -46,7 +46,7 @@ class HostWorld(EventWorld):
 
     @cached_property
     def _sizes(self) -> list[set[int]]:
-        """The numbers of samples of which each rank has computed gradients, and for which it has kernels."""
+        """By rank: the batch sizes for which the rank has computed a gradient, and therefore has kernels."""
         return [set() for _ in self.experiment.cluster.nodes]
 
     def gradient(self, process: RankProcess, effect: fx.Gradient, callback: Callback, marks: Sequence[Mark] = ()) -> Any:

@@ -47,7 +47,7 @@ class Flows:
         self._num_started = 0
 
     def start(self, route: Route, nbytes: float, callback: Callback, answer: Any = None, weight: float = 1.0) -> Flow:
-        """Start a transfer of so many bytes; `callback(answer)` is called at its end, never within this call.
+        """Start a transfer of this number of bytes; `callback(answer)` is called at its end, never within this call.
 
         Where a link is shared, its rate is in proportion to its weight.
         """
@@ -166,7 +166,7 @@ class Flows:
         self._join(self._group(*self._constraints(flow), flow.weight), flow, max(0.0, remaining))
 
     def _join(self, group: Group, flow: Flow, nbytes: float) -> None:
-        """Add a flow with so many remaining bytes to a group."""
+        """Add a flow with these remaining bytes to a group."""
         now = self.env.now
         flow.group = group
         group.num_flows = num_flows = group.num_flows + 1

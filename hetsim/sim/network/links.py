@@ -13,7 +13,7 @@ INF: Final = math.inf
 
 
 class Link:
-    """A link carries so many bytes per second for all the flows that cross it. It belongs to one `Flows` at a time.
+    """A link with a rate in bytes per second, which all flows that cross it share. It belongs to one `Flows` at a time.
 
     A link is in one of three states: groups in `groups` name it, or `alone` is the only flow on it, or it is idle. With a `slowdown` its
     rate is `described` / factor, and `Flows` changes `bytes_per_second` while flows cross it.

@@ -21,7 +21,7 @@ BYTES = 0x08
 
 
 def found(path: Path) -> Path | None:
-    """The file of this name, or the packed one beside it; None if there is neither."""
+    """The file of this name, or the packed file next to it; None if there is neither."""
     return next((each for each in (path, path.with_name(f"{path.name}.gz")) if each.is_file()), None)
 
 

@@ -14,7 +14,7 @@ SEED = 0
 def part_of(count: int, num_samples: int, labels: NDArray[np.int64] | None) -> Indices:
     """So many of `count` samples, in ascending order: with labels as many of each class, up to one, as long as it has any left.
 
-    A larger part has all samples of a smaller one. ValueError with one sentence if there are not so many.
+    A larger part has all samples of a smaller one. ValueError with one sentence if the set is smaller.
     """
     if num_samples > count:
         raise ValueError(f"workload.num_samples={num_samples} is more than the {count} samples of the training set: lower it")

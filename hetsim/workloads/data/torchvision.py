@@ -152,7 +152,7 @@ class MNIST(TorchvisionImages):
         return [path for file in self.files if found(path := self.root / file) is None]
 
     def _arrays(self) -> tuple[list[NDArray[Any]], list[NDArray[np.int64]]]:
-        """As they are shipped, by gzip, or unpacked beside it."""
+        """As they are shipped, by gzip, or unpacked next to that file."""
         if self.missing():
             super()._arrays()  # downloads them
         x_train, y_train, x_test, y_test = (

@@ -30,7 +30,7 @@ class Own(Workload):
     module: str
     options: Mapping[str, Any] = field(default_factory=dict)
     num_samples: int | None = None
-    """Train on so many samples only: a part that is the same in every run."""
+    """The number of training samples to use; every run uses the same ones."""
     loader_workers: int = 0
     """Processes that read samples for each rank; with none, a rank reads its own."""
     name: str = "own"

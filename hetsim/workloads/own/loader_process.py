@@ -67,7 +67,7 @@ class Failed:
 
 
 def main(pipe: int) -> None:
-    """Answer what is asked by this pipe, a file's number, until the standard input ends: whoever started this process holds it open."""
+    """Answer requests from this pipe (a file descriptor) until the standard input ends, which the parent process holds open."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     Thread(target=_leave, daemon=True).start()
     asking = Connection(pipe)
