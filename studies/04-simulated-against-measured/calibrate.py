@@ -1,6 +1,6 @@
 """Calibrate the clusters that are not padded, each once: python calibrate.py [--clusters NAME …] [--seconds S]
 
-It writes calibrated/cluster/NAME.yaml; a cluster that was calibrated is not calibrated again. In the third round, a calibration that
+It writes calibrated/cluster/NAME.yaml; a cluster that was calibrated is not calibrated again. From the third round on, a calibration that
 says that it is not trustworthy is made once more, unless another program is part of the cluster. Links are calibrated twice, among the
 workers and around a server, as hosts under a launcher are. Nothing else should run on the machine.
 """
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 file = folder / "cluster" / f"{name}.yaml"
                 if not file.exists():
                     calibrate(cluster, method, file, given.seconds)
-                    if cluster.round == 3 and not cluster.background and "not trustworthy" in file.read_text().lower():
+                    if cluster.round >= 3 and not cluster.background and "not trustworthy" in file.read_text().lower():
                         calibrate(cluster, method, file, given.seconds)
 
 

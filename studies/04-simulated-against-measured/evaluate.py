@@ -23,7 +23,7 @@ BARS = {"padded": (0.02, 0.05), "links": (0.04, 0.10), "quotas": (0.05, 0.12), "
 """What the median of the errors and their 95th percentile should not exceed."""
 BARS_OF_THIRD = (0.04, 0.12)
 KINDS = {"padded": "padded", "quotas": "CPU quotas", "containers": "CPU quotas of containers", "links": "capped links"}
-ROUNDS = {1: "", 2: ", second round", 3: ", third round"}
+ROUNDS = {1: "", 2: ", second round", 3: ", third round", 4: ", fourth round"}
 
 
 def mean(rows: Sequence[Row], column: str) -> float:
@@ -107,17 +107,18 @@ def interval(case: Case, folder: Path) -> tuple[float, float] | None:
     return case.rates[0] / held.spread, case.rates[0] * held.spread
 
 
-def covered(of: Sequence[Case], folder: Path) -> str:
-    """How many measured rates are within the intervals of the third round, and how far each method is off on average."""
-    third = [case for case in of if chosen([case.cluster])[0].round == 3]
-    if not third:
+def covered(of: Sequence[Case], folder: Path, number: int) -> str:
+    """How many measured rates of a round are within the intervals, and how far each method is off on average."""
+    its = [case for case in of if chosen([case.cluster])[0].round == number]
+    if not its:
         return ""
-    inside = [low <= case.rates[1] <= high for case in third if (between := interval(case, folder)) for low, high in [between]]
-    widths = [high / case.rates[0] for case in third if (between := interval(case, folder)) for _, high in [between]]
-    biases = {method: fmean(case.error for case in third if case.method == method) for method in {case.method for case in third}}
+    known = [(case, between) for case in its if (between := interval(case, folder))]
+    inside = sum(low <= case.rates[1] <= high for case, (low, high) in known)
+    widths = [high / case.rates[0] for case, (_, high) in known]
+    biases = {method: fmean(case.error for case in its if case.method == method) for method in {case.method for case in its}}
     said = ", ".join(f"`{method}` {100 * bias:+.1f} %" for method, bias in sorted(biases.items(), key=lambda item: -abs(item[1])))
     return (
-        f"Third round: {sum(inside)} of {len(inside)} measured rates are within the 90 % intervals "
+        f"{ROUNDS[number].removeprefix(', ').capitalize()}: {inside} of {len(known)} measured rates are within the 90 % intervals "
         f"(factors {min(widths):.2f} to {max(widths):.2f}). "
         f"Mean error by method: {said}.\n\n"
     )
@@ -178,7 +179,7 @@ def tables(of: Sequence[Case]) -> str:
         names = [cluster.name for cluster in CLUSTERS if (cluster.kind, cluster.round) == (kind, number)]
         its = [case for case in of if case.cluster in names]
         if its:
-            lines.append(summary(f"**{called}{ROUNDS[number]}**", its, BARS_OF_THIRD if number == 3 else BARS[kind]))
+            lines.append(summary(f"**{called}{ROUNDS[number]}**", its, BARS_OF_THIRD if number >= 3 else BARS[kind]))
             for name in names:
                 if own := [case for case in its if case.cluster == name]:
                     lines.append(summary(f"`{name}`", own, None))
@@ -201,7 +202,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--folder", type=Path, default=HERE)
     folder = parser.parse_args(arguments).folder
     found = cases(folder)
-    text = covered(found, HERE) + tables(found)
+    text = covered(found, HERE, 3) + covered(found, HERE, 4) + tables(found)
     (folder / "tables.md").write_text(text, encoding="utf-8")
     print("\n\n".join(text.split("\n\n")[:-1]))
 
