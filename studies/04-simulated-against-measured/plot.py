@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         axes.set_title(f"{cluster.name}{' (held out)' if cluster.held_out else ''}", color=INK, fontsize=10)
         axes.set_xlabel("predicted updates/s against measured, %")
         axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(folder / "figure.png", dpi=85)
+    figure.savefig(folder / "figure.png", dpi=72)
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ def test_points_lie_where_they_were_measured_and_the_fit_passes_by() -> None:
     assert fit.lines[0].get_ydata()[-1] == pytest.approx(2 + 128 * 1.04 * 0.1, rel=0.1)
     assert [line.get_label() for line in noise.lines] == ["measured residuals", "gamma law"]
     assert noise.get_title(loc="left").startswith("deviation 9.7 %, autocorrelation 0.06")
-    assert fit.get_ylabel() == "ms of CPU"
+    assert fit.get_ylabel() == "CPU time, ms"
     assert fit.get_xlabel() == "samples of a gradient"
 
 
@@ -60,8 +60,8 @@ def test_a_calibration_is_a_page_with_the_file_that_it_wrote(tmp_path: Path) -> 
         )
     )
 
-    assert f"{100 * FAST.error:.1f} % mean error" in page
-    assert "tried by real runs: ssgd -2.0 %" in page
+    assert f"held-out batch sizes: {100 * FAST.error:.1f} %" in page.replace("&nbsp;", " ")
+    assert "against real runs: ssgd -2.0 %" in page.replace("&nbsp;", " ")
     assert "Not trustworthy: node 1 was &lt;busy&gt;." in page
     assert "name: lab  # &lt;b&gt;" in page
     assert page.count("<tr>") == 3

@@ -49,7 +49,7 @@ def test_threads_of_gloo_compute_alone() -> None:
         for _ in range(20):
             transport.all_gather(everything, mine)
 
-        assert num_threads() == before
+        assert num_threads() <= before  # one of an earlier test may end meanwhile
         assert torch.equal(everything, mine)
     found: list[int] = []
     other = threading.Thread(target=lambda: found.append(torch.get_num_threads()))
