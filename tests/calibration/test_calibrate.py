@@ -55,7 +55,8 @@ def test_a_calibrated_cluster_is_read_by_both_backends(
     said = capfd.readouterr().out
     assert re.search(r"2 workers, about \d+\.\d minutes", said)
     assert re.search(r"mean error of gradient times at held-out batch sizes: \d+\.\d %", said)
-    assert re.search(r"cluster/lab\.yaml: errors of predicted updates/s, against real runs: ssgd [-+]\d+\.\d %, local_sgd \S+ %, asgd \S+ %\n", said)
+    rates = r"ssgd [-+]\d+\.\d %, local_sgd \S+ %, asgd \S+ %"
+    assert re.search(rf"cluster/lab\.yaml: errors of predicted updates/s, against real runs: {rates}\n", said)
     assert (tmp_path / "cluster" / "lab.png").read_bytes().startswith(b"\x89PNG")
     text = file.read_text()
     assert text.startswith("# Measured by hetsim-calibrate on 20")
