@@ -42,9 +42,9 @@ class Round(list[Contribution]):
 class Trials(ParameterServer):
     """W ← W − η Σ g / Σ_i B_i p_i over all gradients that ended within t_i seconds, of B_i trials of each worker: arXiv 2410.04285.
 
-    All trials of a version are at its weights. One that takes longer is given up, and its samples are tried again, as long as there are
-    trials; what is left then is discarded. p_i = P(T_i ≤ t_i) is known beforehand, or measured: the part of the worker's trials so far
-    that ended in time. One trial without a limit is synchronous SGD.
+    All trials of a version are at its weights. A trial that takes longer is given up. Its samples are tried again as long as there are
+    trials; samples that are left then are discarded. p_i = P(T_i ≤ t_i) is known beforehand, or measured: the part of the worker's trials
+    so far that ended in time. One trial without a limit is synchronous SGD.
     """
 
     gives_up_gradients: ClassVar[bool] = True

@@ -60,12 +60,11 @@ class Divisor(NamedTuple):
     """Whether it divides a sum over samples. Otherwise it may scale a loss, such as by the number of accumulated steps."""
     function: str = ""
     """No divisor, but what is computed of a mean or of all samples, or a sum that nothing divides."""
-
     divides_terms: bool = False
     """Whether it divides terms that were added up, of which there may be one for each sample."""
 
     def fits(self, samples: int) -> bool:
-        """Whether this is a mean over all of so many samples."""
+        """Whether this is a mean over all `samples` samples."""
         number = float(self.number)
         return (
             self.has_rows(samples)

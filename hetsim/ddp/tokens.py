@@ -51,7 +51,7 @@ class Tokens:
         return self._per_sample is not None
 
     def agree(self, samples: int) -> None:
-        """ρ is that of this step, of so many samples on all ranks, which wait for one another."""
+        """Compute ρ of this step, which has `samples` samples on all ranks. All ranks wait for one another."""
         total = self._control.sum(torch.tensor([self.own], dtype=torch.float64))
         if total > 0:
             self._per_sample = total[0] / samples

@@ -206,19 +206,25 @@ def trained(loss: Loss, *, within: bool = False, count: bool = False) -> float:
     return worst
 
 
-def in_turn(*, team: bool) -> float:
-    """Two backward passes after two forward passes: how far gradients are from the serial ones."""
+def first_batch(*, team: bool) -> tuple[Tensor, Tensor, DDP]:
+    """The inputs of all ranks and of this one in the first step, in equal parts, and a model of a Team or of DDP alone."""
     samples, rank, size = Samples(BATCH_SIZE), dist.get_rank(), dist.get_world_size()
     share = BATCH_SIZE // size
     x, model = samples.x[rank * share : (rank + 1) * share], DDP(mlp())
     if team:
         of = Team(share * size, "even")
         x, model = next(iter(of.loader(samples, shuffle=False, drop_last=True)))[0], of.wrap(model)
+    return samples.x[: share * size], x, model
+
+
+def in_turn(*, team: bool) -> float:
+    """Two backward passes after two forward passes: how far gradients are from the serial ones."""
+    whole, x, model = first_batch(team=team)
     outputs = [model(x), model(x)]
     for each in outputs:
         torch.autograd.backward(each.pow(2).mean())
     alone = mlp()
-    (2 * alone(samples.x[: share * size]).pow(2).mean()).backward()
+    (2 * alone(whole).pow(2).mean()).backward()
     return farthest(gradients(model), gradients(alone))
 
 
@@ -245,17 +251,12 @@ def across(*, rule: Any = UNEVEN, own: Callable[[Tensor], Sequence[Tensor]] = al
 
 def again(*, team: bool) -> list[float]:
     """Two backward passes after one forward pass: this rank's gradients less those of one process."""
-    samples, rank, size = Samples(BATCH_SIZE), dist.get_rank(), dist.get_world_size()
-    share = BATCH_SIZE // size
-    x, model = samples.x[rank * share : (rank + 1) * share], DDP(mlp())
-    if team:
-        of = Team(share * size, "even")
-        x, model = next(iter(of.loader(samples, shuffle=False, drop_last=True)))[0], of.wrap(model)
+    whole, x, model = first_batch(team=team)
     outputs = model(x)
     outputs.pow(2).mean().backward(retain_graph=True)
     outputs.exp().mean().backward()
     alone = mlp()
-    outputs = alone(samples.x[: share * size])
+    outputs = alone(whole)
     (outputs.pow(2).mean() + outputs.exp().mean()).backward()
     return [float((one - other).abs().max()) for one, other in zip(gradients(model), gradients(alone), strict=True)]
 
