@@ -34,7 +34,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """What Python offers to notebooks and scripts, imported when it is first used: the command needs little of it."""
+    """Import a public name when it is first used, because a command needs only a few of them."""
     if name in ("Training", "workload"):
         from hetsim.workloads import own
 

@@ -38,7 +38,7 @@ class Node:
     num_workers: int
     own: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
     local_server: int | None = None
-    """The server of this worker, where workers have local ones."""
+    """The rank of this worker's local server; None in methods without local servers."""
 
     @property
     def server(self) -> int:
@@ -129,7 +129,7 @@ class Effect(Generic[T]):
     __slots__ = ()
 
     communicates: ClassVar[bool] = True
-    """Whether other ranks take part in its answer: a rank whose membership is outdated can ask only for what is its own."""
+    """Whether the answer needs other ranks. A rank with an outdated membership may only yield effects that do not."""
 
     def __iter__(self) -> Generator[Effect[Any], Any, T]:
         return (yield self)  # type: ignore[no-any-return]
@@ -159,7 +159,7 @@ class Fragment:
 
 @dataclass(slots=True)
 class Attempt(Effect[Computed | None]):
-    """A `Gradient` over `batch` at the weights `at` of `version` that may be given up; then the answer is None.
+    """A `Gradient` (`at`, `batch`, `version`) that the rank may give up. If it does, the answer is None.
 
     The rank gives the gradient up after `within` seconds, or when a message for this rank arrives. The program then receives this
     message. If a message has already arrived, the gradient does not begin. The seconds until the rank gives up count as computing. In
@@ -207,7 +207,7 @@ class LocalUpdate(Effect[Vector]):
 
 
 TAKEN = frozenset(("source", "header", "sent_at", "due_at"))
-"""What every message has in one of the worlds, so that no header value may be called so."""
+"""Attributes that every message has in one of the worlds. Header values may not use these names."""
 
 
 class Send(Effect[None]):
@@ -257,7 +257,7 @@ class AllReduce(Effect[Vector]):
 
 @dataclass(slots=True)
 class GradientSum(Effect[Computed]):
-    """The sum over all workers of `factor()` times the mean gradient over `batch` at the weights `at`, reduced during the backward pass.
+    """`factor()` times the mean gradient over `batch` at the weights `at`, summed over all workers during the backward pass.
 
     The answer contains this sum as its gradient, with the samples, loss and seconds of this worker's own gradient. `version` is the
     version of the weights. The vector is divided from its end into buckets of about `bucket_bytes` (`hetsim.runtime.buckets`). The
@@ -281,7 +281,7 @@ class Gather(Effect[tuple[float, ...]]):
 
 @dataclass(slots=True)
 class AllGather(Effect[T]):
-    """`combine(values)` of every worker's `value`, vectors of one size, by rank; waits until all workers have entered.
+    """Gather every worker's `value` (vectors of one size, in rank order) and answer `combine(values)`. Waits until all have entered.
 
     For vectors that a ring cannot add up, such as compressed ones. `combine` is pure: the simulator calls it once for all ranks.
     """

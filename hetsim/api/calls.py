@@ -39,7 +39,7 @@ R = TypeVar("R")
 
 
 def one_at_a_time(function: Callable[P, R]) -> Callable[P, R]:
-    """The same function, called by one thread at a time, because a process has only one Hydra state and one set of seeds."""
+    """Wrap a function so that only one thread at a time calls it, because a process has only one Hydra state and one set of seeds."""
 
     @wraps(function)
     def called(*arguments: P.args, **options: P.kwargs) -> R:
@@ -51,7 +51,7 @@ def one_at_a_time(function: Callable[P, R]) -> Callable[P, R]:
 
 @contextlib.contextmanager
 def _current_folder_named() -> Iterator[None]:
-    """Within this context, Python imports from the folder that is current at its start, because a run may change the current folder."""
+    """Within this context, Python imports from the folder that is current now. A run may change the current folder."""
     here = os.getcwd() if "" in sys.path else ""
     sys.path[:] = [entry or here for entry in sys.path]
     try:

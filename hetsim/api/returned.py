@@ -33,7 +33,7 @@ R = TypeVar("R")
 
 
 def printable_errors(function: Callable[P, R]) -> Callable[P, R]:
-    """The same function, with control characters escaped in its errors, because errors quote folder names from unknown sources."""
+    """Wrap a function to escape control characters in its errors, because errors quote folder names from unknown sources."""
 
     @wraps(function)
     def called(*arguments: P.args, **options: P.kwargs) -> R:
