@@ -1,4 +1,4 @@
-"""Accumulate while you communicate: workers compute micro-batches until the all-reduce of those before is done."""
+"""Accumulate while you communicate: workers compute micro-batches until the previous all-reduce is done."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from hetsim.policies.weighting import NoDiscount, PerSample, PerWorker
 from hetsim.vector import Vector, weighted_sum, zeros_like
 
 MAX_PER_ROUND = 64
-"""Micro-batches of one worker in one round."""
+"""The maximum number of micro-batches of one worker in one round."""
 
 
 @dataclass(frozen=True)
 class Round:
-    """What this worker computed between two exchanges: the weighted `sum` of `count` gradients, a flat vector, at weights of a `version`.
+    """This worker's micro-batches between two exchanges: the weighted `sum` of `count` gradients, a flat vector, at weights of a `version`.
 
     `seconds` and `loss` are sums over its micro-batches.
     """
@@ -39,7 +39,7 @@ class Round:
 
 @dataclass(frozen=True)
 class Exchange:
-    """A round whose sums and counts are being added up and gathered; the mean seconds, too, if the allocation asks for them."""
+    """A round while its sums and counts are exchanged, and its mean seconds if the allocation asks for them."""
 
     round: Round
     sum: Pending[Vector]
@@ -49,7 +49,7 @@ class Exchange:
 
 @dataclass(frozen=True)
 class Exchanged:
-    """A round of all workers: the `sum` of their sums, and the contributions that it is of."""
+    """A round of all workers: the `sum` of all weighted gradients, and the contributions in it."""
 
     exchange: Exchange
     sum: Vector
@@ -57,7 +57,7 @@ class Exchanged:
 
 
 class Ahead:
-    """The ranges that workers hold for the rounds whose counts are not known yet: the same on all ranks.
+    """The ranges that workers hold for rounds whose counts are not known yet. All ranks compute the same object.
 
     In each round a worker takes at most twice as many as in its last known one, at least two, and one in the first round. So all ranks
     know, without a message, which ranges nobody can have begun. Those are assigned again each time, as speeds may have changed.
@@ -68,25 +68,25 @@ class Ahead:
         self.ranks = plan.active_ranks
         self.held = HeldRanges.of(plan, state, self.ranks)
         self.most_now = dict.fromkeys(self.ranks, 0)
-        """The most micro-batches of each worker in the round under way."""
+        """The maximum number of micro-batches of each worker in the current round."""
         self.most_next = dict.fromkeys(self.ranks, 1)
-        """In the round after it."""
+        """The maximum number of micro-batches of each worker in the next round."""
 
     def __bool__(self) -> bool:
-        """Whether anybody had a range for the round under way, as long as the next one has none."""
+        """Whether any worker holds a range."""
         return any(self.held.held.values())
 
     def settle(self, counts: Sequence[float]) -> Mapping[int, list[Batch]]:
-        """The ranges that each worker computed in a round, by its number of micro-batches."""
+        """Remove and return the ranges that each worker computed in a round. `counts` are the workers' numbers of micro-batches."""
         return {rank: self.held.settle(rank, int(counts[rank])) for rank in self.ranks}
 
     def begin(self, counts: Sequence[float] | None) -> None:
-        """The next round is under way. `counts` has the micro-batches of each rank in the last round that all know; None: there is none."""
+        """Begin the next round. `counts` are the micro-batches of each rank in the last round that all ranks know; None: no such round."""
         self.most_now = self.most_next
         self.most_next = {rank: min(MAX_PER_ROUND, max(2, 2 * int(counts[rank] if counts else 0))) for rank in self.ranks}
 
     def assign(self, shares: Sequence[int]) -> None:
-        """Assign ranges for the round under way and the next one, to one worker after another, as long as there are any."""
+        """Assign ranges for the current and the next round, to one worker after another, while there are positions."""
         self.held.retract(self.most_now)
         wanted = {rank: self.most_now[rank] + self.most_next[rank] - len(self.held.held.get(rank, ())) for rank in self.ranks}
         while wanted:
@@ -99,7 +99,7 @@ class Ahead:
                     del wanted[rank]
 
     def of(self, rank: int, begun: int) -> list[Batch]:
-        """The ranges that a worker may take in the next round, if it has begun this number of its ranges."""
+        """The ranges that a worker may compute in the next round, after the first `begun` of its ranges."""
         return list(self.held.held.get(rank, ()))[begun : begun + self.most_next[rank]]
 
 
@@ -124,7 +124,7 @@ class AccumulatingAllReduce(Coordination):
     aligns_epochs: ClassVar[bool] = False
 
     exchanges: int
-    """All-reduces for each version. All but the last make a tentative step, along the sum of those so far."""
+    """The number of all-reduces for each version. Each one except the last makes a tentative step along the sum so far."""
 
     def __post_init__(self) -> None:
         checks.whole("coordination.exchanges", self.exchanges, most=MAX_PER_ROUND)
@@ -139,7 +139,7 @@ class AccumulatingAllReduce(Coordination):
         return MAX_PER_ROUND
 
     def program(self, node: Node, plan: Plan, state: State) -> Program[None]:
-        """Compute until the last exchange is done, start the next one, step along what the last one added up; repeat."""
+        """Compute until the last exchange is done, start the next exchange, and step along the exchanged sum; repeat."""
         ahead = Ahead(plan, state)
         ahead.assign(self.allocation.shares(state.allocation))
         at, going = state.weights, True
@@ -172,7 +172,7 @@ class AccumulatingAllReduce(Coordination):
                 own = yield from self.compute_round(at, ahead.of(node.rank, own.count), state.version, following)
 
     def compute_round(self, at: Vector, batches: Sequence[Batch], version: int, exchange: Exchange | None) -> Program[Round]:
-        """Compute one of these ranges after another, at least one, until the exchange under way is done; without one, a single range."""
+        """Compute these ranges one by one, at least one, until the current exchange is done. Without an exchange, compute one range."""
         total: Vector = None
         seconds, loss, count = 0.0, 0.0, 0
         for batch in batches:
@@ -186,7 +186,7 @@ class AccumulatingAllReduce(Coordination):
         return Round(zeros_like(at) if total is None else total, count, seconds, loss, version)
 
     def exchange(self, plan: Plan, state: State, own: Round, parts: Sequence[Exchanged]) -> Program[Exchange]:
-        """Start to gather the counts of a round, and to add up its sums; with the last round of a version, what the allocation asks for."""
+        """Start to gather the counts of a round and to add up its sums. A version's last round also gathers what the allocation needs."""
         earlier = parts[: len(parts) % self.exchanges]
         seconds = None
         if len(earlier) + 1 == self.exchanges and self.allocation.asks(state.allocation, plan.epoch(state.num_samples)):
@@ -198,7 +198,7 @@ class AccumulatingAllReduce(Coordination):
         return Exchange(own, pending, counts, seconds)
 
     def exchanged(self, exchange: Exchange, total: Vector, taken: Mapping[int, Sequence[Batch]], version: int) -> Exchanged:
-        """A round with the contributions of all workers. Seconds and loss are those of this rank, as it does not know the others'."""
+        """A round with the contributions of all workers. Seconds and loss are this rank's, because it does not know other ranks' values."""
         own = exchange.round
         seconds, loss = own.seconds / max(1, own.count), own.loss / max(1, own.count)
         staleness = version - own.version
@@ -208,7 +208,7 @@ class AccumulatingAllReduce(Coordination):
     def step(
         self, plan: Plan, state: State, parts: Sequence[Exchanged], ahead: Ahead, *, tentative: bool
     ) -> Program[tuple[Vector, State, bool]]:
-        """A step along the mean of these rounds: its weights, the state after it, and whether to continue. Only a real one is a version."""
+        """Step along the mean of these rounds, tentatively or not. Returns the weights, the next state, and whether to continue."""
         group = [c for part in parts for c in part.group]
         weight = sum(self.weighting.weights(group, 1.0))
         mean = weighted_sum([part.sum for part in parts], lambda: [1 / weight] * len(parts))
@@ -231,7 +231,7 @@ class AccumulatingAllReduce(Coordination):
 
 
 def mean_steps(group: Sequence[Contribution], version: int, seconds: Sequence[float]) -> tuple[Contribution, ...]:
-    """For an allocation: each rank's mean number of samples in a micro-batch, and its mean seconds, which were gathered."""
+    """Each rank's mean samples of a micro-batch, and the mean seconds that were gathered. For an allocation."""
     samples: dict[int, list[int]] = {}
     for c in group:
         samples.setdefault(c.rank, []).append(c.samples)

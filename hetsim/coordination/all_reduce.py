@@ -46,7 +46,7 @@ class SynchronousAllReduce(Coordination):
     def synchronous(
         self, node: Node, plan: Plan, state: State, *, until: int | None = None
     ) -> Program[tuple[State, UnreportedTimings, bool]]:
-        """Compute this rank's share, all-reduce, step, commit; repeat `until` a version, or to the end of the run.
+        """Compute this rank's share, all-reduce, step, commit; repeat `until` a version or the end of the run.
 
         Returns the last state, the timings that are not reported yet, and whether to continue.
         """
@@ -77,17 +77,17 @@ class SynchronousAllReduce(Coordination):
         return computed, group, gradient
 
     def compute(self, at: Vector, batch: Batch, version: int) -> Program[Computed]:
-        """The mean gradient over this rank's range. A range may be empty, and then its gradient is zero."""
+        """The mean gradient over this rank's range. The gradient of an empty range is zero."""
         if not batch:
             return Computed(zeros_like(at), 0.0, 0, 0.0)
         return (yield from Gradient(at=at, batch=batch, version=version))
 
 
 def with_timings(group: SynchronousContributions, timings: Sequence[Contribution]) -> SynchronousContributions:
-    """The group with the gathered seconds of all ranks, for contributions over as many samples as the timings."""
+    """The group with the gathered seconds of all ranks, where a contribution has as many samples as the timings."""
     return replace(group, timings=timings)
 
 
 def contributions(batches: Split, version: int, computed: Computed, staleness: int = 0) -> SynchronousContributions:
-    """All ranks' contributions to an update. Seconds and loss are those of this rank, as it does not know the others'."""
+    """All ranks' contributions to an update. Their seconds and loss are this rank's, because it does not know other ranks' values."""
     return SynchronousContributions(version, staleness=staleness).appended(batches, computed.seconds, computed.loss)

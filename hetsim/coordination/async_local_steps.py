@@ -1,4 +1,4 @@
-"""Asynchronous local SGD: each worker takes H local steps, pushes how far it came, and continues from the newest weights."""
+"""Asynchronous local SGD: each worker takes H local steps, pushes its change of the weights, and continues at the newest weights."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from hetsim.vector import with_tail
 
 @dataclass(frozen=True, kw_only=True)
 class AsyncLocalSteps(ParameterServer):
-    """H local steps from w_i to x_i, then a push of Δ_i = w_i − x_i; the server steps along the Δ that its admission lets through.
+    """H local steps from w_i to x_i, then a push of Δ_i = w_i − x_i. The server steps along the Δ that its admission accepts.
 
-    FedBuff (arXiv 2106.06639) where it buffers K of them, FedAsync (arXiv 1903.03934) where it mixes each x_i into W. A worker takes
-    the positions of all H steps at once, and never waits. H = 1 with plain SGD of rate η, and a global step of rate 1 along each Δ, is
-    asynchronous SGD of rate η. A local optimizer keeps its memory from one round to the next, and loses it in a crash.
+    A server that buffers K pushes is FedBuff (arXiv 2106.06639). A server that mixes each x_i into W is FedAsync (arXiv 1903.03934). A
+    worker takes the positions of all H steps at once, and never waits. With H = 1, plain local SGD of rate η and a global step of rate 1,
+    the method is asynchronous SGD of rate η. A local optimizer keeps its memory between rounds, and loses it in a crash.
     """
 
     takes_local_steps: ClassVar[bool] = True
@@ -46,7 +46,7 @@ class AsyncLocalSteps(ParameterServer):
         return self.period
 
     def worker(self, node: Node, plan: Plan, state: State) -> Program[None]:
-        """Pull weights and a range, take a local step for each share of it, push the difference; repeat until a range is empty."""
+        """Pull weights and a range, take a local step for each share of the range, push the change; repeat until a range is empty."""
         own, server = node.own, node.server
         pushes = own.get("compression") or Pushes(self.compression.initial(state.weights))
         packing = pushes.resumed(state.outstanding)
@@ -70,19 +70,19 @@ class AsyncLocalSteps(ParameterServer):
             message = yield from Receive(server)
 
     def next_range(self, plan: Plan, state: State, outstanding: Outstanding, rank: int) -> Batch:
-        """The positions of the worker's local steps, each over its share."""
+        """The positions of the worker's next local steps. Each step takes the worker's share."""
         return outstanding.take(plan, rank, self.allocation.shares(state.allocation)[rank], self.num_steps(state, rank))
 
     def num_steps(self, state: State, rank: int) -> int:
-        """How many local steps this worker takes next: H."""
+        """The number of local steps that this worker takes next: H."""
         return self.period
 
     def details(self, plan: Plan, state: State, rank: int) -> Mapping[str, Any]:
-        """The samples of a local step, and the epoch, by which the local learning rate goes."""
+        """The samples of a local step, and the epoch, which sets the local learning rate."""
         return {"share": self.allocation.shares(state.allocation)[rank], "epoch": plan.epoch(state.num_samples)}
 
     def contribution(self, message: Message, held: Holding, plan: Plan, state: State) -> Contribution:
-        """Δ_i, and of how many local steps it is."""
+        """The contribution of a push: Δ_i, and its number of local steps."""
         return replace(super().contribution(message, held, plan, state), num_gradients=message.steps)
 
     def observed(self, plan: Plan, state: State, decision: Decision) -> State:
@@ -96,15 +96,15 @@ class AsyncLocalSteps(ParameterServer):
         return state.evolve(allocation=allocation, num_samples_discarded=state.num_samples_discarded + dropped)
 
     def factors(self, group: Sequence[Contribution], plan: Plan) -> list[float]:
-        """w_i d(τ_i) / c, where the w_i are those of a mean local step."""
+        """w_i d(τ_i) / c, where each w_i is computed for a mean local step."""
         steps = [replace(c, batch=Batch(0, -(-c.samples // c.num_gradients))) for c in group]
         return super().factors(steps, plan)
 
     def weights(self, group: Sequence[Contribution], plan: Plan) -> list[tuple[int, float]]:
-        """A change of the weights counts once for each of its local steps."""
+        """The factor of each rank's change. A change counts once for each of its local steps."""
         return [(c.rank, factor * c.num_gradients) for c, factor in zip(group, self.factors(group, plan), strict=True)]
 
 
 def cut(batch: Batch, share: int) -> list[Batch]:
-    """A range in pieces of `share` samples; the last one may be shorter."""
+    """Divide a range into pieces of `share` samples. The last piece may be shorter."""
     return [Batch(start, min(share, batch.stop - start), batch.pool) for start in range(batch.start, batch.stop, share)]

@@ -57,15 +57,15 @@ class Coordination(ABC):
     may_leave_out: ClassVar[bool] = False
     """Whether a worker may have no samples in a global batch, so that it takes no part in this version."""
     aligns_epochs: ClassVar[bool] = True
-    """Whether it works where workers wait for each other at the end of each epoch of their pools.
+    """Whether the coordination allows `epochs=aligned`, where workers wait for each other at the end of each epoch of their pools.
 
-    If not, as a worker whose range is empty has no more to do, `epochs=aligned` is refused.
+    If not, `epochs=aligned` is refused, because a worker with an empty range ends.
     """
     same_on_every_rank: ClassVar[bool] = False
     """Whether all ranks yield the same effects in the same order, and use the number of their rank only to pick their range.
 
-    If so, a backend may run all ranks as one. A rank whose range is empty may leave out the gradient and the local step along
-    it. The value is not inherited: each class has to set it, as a base class cannot know what a subclass does.
+    If so, a backend may run all ranks as one. A rank whose range is empty may leave out the gradient and its local
+    step. The value is not inherited: each class has to set it, as a base class cannot know what a subclass does.
     """
 
     @property
@@ -99,7 +99,7 @@ class Coordination(ABC):
 
     @property
     def overlapped_bytes(self) -> int | None:
-        """`bucket_bytes` of the GradientSums that it asks for, whose buckets are made before the run begins; None: it asks for none."""
+        """`bucket_bytes` of the coordination's GradientSums, whose buckets are made before the run. None if it yields no GradientSum."""
         return None
 
     def check(self, num_workers: int) -> None:  # noqa: B027
@@ -113,7 +113,7 @@ class Coordination(ABC):
         """
 
     def relies_on_scale(self, num_workers: int) -> bool:
-        """Whether the weights only scale single gradients. Such weights have no effect with Adam, which ignores the scale.
+        """Whether every weight applies to a single gradient. Such weights have no effect with Adam, which ignores the scale.
 
         Args:
             num_workers: N.
@@ -170,7 +170,7 @@ class Coordination(ABC):
 
     @abstractmethod
     def program(self, node: Node, plan: Plan, state: State) -> Program[State | None]:
-        """The program of one rank. A leader that dropped samples after the last commit may return its last state.
+        """The program of one rank. If the leader dropped samples after the last commit, its program may return its last state.
 
         Args:
             node: the rank.

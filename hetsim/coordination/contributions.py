@@ -12,7 +12,7 @@ from hetsim.effects import Batch, Contribution
 
 
 class Round(NamedTuple):
-    """A global batch that was computed, with the seconds and the loss of this rank."""
+    """A computed global batch, with the seconds and the loss of this rank."""
 
     batches: Split
     seconds: float
@@ -21,7 +21,7 @@ class Round(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SynchronousContributions(Sequence[Contribution]):
-    """All workers' contributions to a version, round by round and in rank order; each one is made when it is read.
+    """All workers' contributions to a version, round by round and in rank order. Each contribution is made when it is read.
 
     A rank does not know the others' seconds and loss, so each contribution has those of this rank, unless `timings` has the
     seconds of the same rank over as many samples.
@@ -33,18 +33,18 @@ class SynchronousContributions(Sequence[Contribution]):
     timings: Sequence[Contribution] = field(default=(), repr=False)
 
     def appended(self, batches: Split, seconds: float, loss: float) -> SynchronousContributions:
-        """With one more gradient of every rank."""
+        """These contributions and one more gradient of every rank."""
         return replace(self, rounds=(*self.rounds, Round(batches, seconds, loss)))
 
     def by_rank(self) -> list[Contribution]:
-        """All rounds of each rank as one contribution, over the sum of its samples; the seconds are the sum of this rank's."""
+        """One contribution for each rank, over the samples of all rounds. Its seconds are the sum of this rank's seconds."""
         seconds = sum(round_.seconds for round_ in self.rounds)
         samples = [sum(of_rank) for of_rank in zip(*(round_.batches.samples for round_ in self.rounds), strict=True)]
         return [Contribution(rank, Batch(0, b), self.version, seconds, 0.0, self.staleness) for rank, b in enumerate(samples) if b]
 
     @property
     def mean_loss(self) -> float:
-        """The mean over all contributions."""
+        """The mean loss over all contributions."""
         return sum(len(round_.batches.ranks) * round_.loss for round_ in self.rounds) / len(self)
 
     def __len__(self) -> int:

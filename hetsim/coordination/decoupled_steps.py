@@ -1,4 +1,4 @@
-"""Decoupled local steps: learners never wait, and a syncer merges the weights of a quorum of them, a fragment at a time."""
+"""Decoupled local steps: learners never wait, and a syncer merges the weights of a quorum of learners, one fragment at a time."""
 
 from __future__ import annotations
 
@@ -60,16 +60,17 @@ from hetsim.vector import Vector, weighted_sum, with_piece
 class DecoupledSteps(Coordination):
     """Decoupled DiLoCo, arXiv 2604.21428: learners take local steps without waiting; a syncer, the server, merges their weights.
 
-    A learner reports when it has taken h = H/P steps since the last request, and continues. When K learners have reported, the syncer
-    asks all learners for fragment p of their weights; the P fragments take turns. A learner answers between two steps: with x_p, and its
-    steps and samples since it received p.
+    A learner reports when it has taken h = H/P steps since the last request, and continues. When K learners have reported, the syncer asks
+    all learners for fragment p of their weights; the P fragments take turns. A learner answers between two steps. Its answer contains x_p,
+    and its steps and samples since it received p.
 
-    The syncer waits for the learners that had reported, and for the others within a grace window. It drops later answers. Then it merges
-    Δ_m = Θ_p − x_m,p, takes an outer step of Θ_p along the result, and sends Θ_p to all. Learners overwrite x_p by it, with all steps
-    that they have taken meanwhile.
+    The syncer waits for the learners that had reported, and for the other learners within a grace window. It drops later answers. Then it
+    merges Δ_m = Θ_p − x_m,p, takes an outer step of Θ_p along the result, and sends Θ_p to all. Learners replace x_p by Θ_p, and so lose
+    their steps in p in the meantime.
 
-    Each merge makes a version. Its contributions are the local steps since the last one, of the learners that answered in time. Steps
-    that were overwritten in all fragments before an answer count as discarded: with P = 1 those between an answer and the new weights.
+    Each merge makes a version. Its contributions are the local steps since the last version, of the learners that answered in time.
+    Steps that were overwritten in all fragments before an answer count as discarded. With P = 1, these are the steps between an answer
+    and the new weights.
     A learner holds ranges of samples for H steps ahead. It begins at Θ after a crash, and after a resume.
     """
 
@@ -84,7 +85,7 @@ class DecoupledSteps(Coordination):
     fragments: int
     """P, which divides H"""
     merge: str
-    """How Δ_m become one: radial_directional or mean, either weighted by the `weighting`"""
+    """How the Δ_m are merged: `radial_directional` or `mean`. Both use the `weighting`."""
 
     def __post_init__(self) -> None:
         checks.whole("coordination.period", self.period, most=MAX_PERIOD)
@@ -109,7 +110,7 @@ class DecoupledSteps(Coordination):
 
     @property
     def steps_per_range(self) -> int:
-        """Of the two ranges that a learner holds."""
+        """The local steps in each of the two ranges that a learner holds."""
         return -(-self.period // 2)
 
     def initial(self, plan: Plan, weights: Vector, profile: Sequence[Contribution] = ()) -> State:
@@ -120,7 +121,7 @@ class DecoupledSteps(Coordination):
         return self.syncer(plan, state) if node.rank == node.server else self.learner(node, plan, state)
 
     def learner(self, node: Node, plan: Plan, state: State) -> Program[None]:
-        """Take a local step whenever no message is due; answer pulls, put in new fragments, ask for further ranges in time."""
+        """Take a local step whenever no message is due. Answer pulls, put in new fragments, and ask for further ranges in time."""
         parts, h, server = fragments(state.weights, plan, self.fragments), self.steps_per_fragment, node.server
         yield from Send(server, kind=HELLO)
         start = yield from Receive(server)
@@ -170,7 +171,7 @@ class DecoupledSteps(Coordination):
                 message = yield from Receive(server)
 
     def syncer(self, plan: Plan, state: State) -> Program[State | None]:
-        """Wait for a quorum, ask for a fragment, merge the answers that come in time, step, commit, send the fragment to all; repeat."""
+        """Wait for a quorum, ask for a fragment, merge the answers in time, step, commit, and send the fragment to all; repeat."""
         parts = fragments(state.weights, plan, self.fragments)
         learners = Learners(plan, state)
         held = learners.held
@@ -210,7 +211,7 @@ class DecoupledSteps(Coordination):
         return state.evolve(outstanding=(), next_sample=held.next_sample) if going else None
 
     def quorum(self, plan: Plan, state: State, learners: Learners) -> Program[float]:
-        """Attend to learners until K have reported, or none is left that will. Returns the seconds since the first report."""
+        """Answer learners until K have reported or no other learner will report. Returns the seconds since the first report."""
         first: float | None = None
         while learners.num_reported(state.version) < self.admission.size and not learners.no_others(state.version):
             if first is None and learners.num_reported(state.version):
@@ -220,7 +221,7 @@ class DecoupledSteps(Coordination):
         return 0.0 if first is None else now - first
 
     def answers(self, plan: Plan, state: State, learners: Learners, p: Fragment) -> Program[tuple[dict[int, Answer], float]]:
-        """Ask all learners for a fragment. Returns the answers that came in time, by rank, and the seconds of the grace window."""
+        """Ask all learners for a fragment. Returns the answers in time, by rank, and the seconds of the grace window."""
         awaited, missing = learners.ready(state.version), set(learners.started)
         for rank in sorted(missing):
             yield from Send(rank, kind=PULL, version=state.version)
@@ -252,7 +253,7 @@ class DecoupledSteps(Coordination):
         return answers, 0.0 if opened is None else now - opened
 
     def counted(self, learners: Learners, answers: dict[int, Answer]) -> tuple[list[Contribution], list[Contribution], int]:
-        """A contribution for each local step that is new in these answers, one for each learner to merge, and the samples overwritten."""
+        """The contributions of the new local steps, one contribution to merge for each learner, and the number of overwritten samples."""
         applied: list[Contribution] = []
         overwritten = 0
         for rank, answer in sorted(answers.items()):
@@ -264,7 +265,7 @@ class DecoupledSteps(Coordination):
         return applied, merged, overwritten
 
     def attend(self, plan: Plan, state: State, learners: Learners, within: float | None = None) -> Program[Message | None]:
-        """Receive a message, and give the learner the ranges that it needs. Returns the message; None if there is none in time."""
+        """Receive a message, and send the learner the ranges that it needs. Returns the message, or None after `within` seconds."""
         message: Message | None
         try:
             if within is None:
@@ -298,19 +299,19 @@ class DecoupledSteps(Coordination):
         return message
 
     def taken(self, plan: Plan, state: State, learners: Learners, rank: int, num_steps: int) -> tuple[Batch, int]:
-        """A learner's next range, for this number of steps (empty if there is none yet), and the samples of a step."""
+        """A learner's next range for `num_steps` steps (empty if no positions are left now), and the samples of a step."""
         share = self.allocation.shares(state.allocation)[rank]
         batch = learners.held.take(plan, rank, share, num_steps)
         learners.grant(rank, cut(batch, share) if batch else [])
         return batch, share
 
     def change(self, group: Answers, p: Fragment, plan: Plan) -> Vector:
-        """The Δ_m of the learners, merged."""
+        """The merged Δ_m of the learners."""
         vectors, factors = [c.gradient for c in group.merged], partial(self.factors, group.merged, plan)
         return weighted_sum(vectors, factors) if self.merge == "mean" else radial_directional(vectors, factors, parameters_in(p, plan))
 
     def weights(self, group: Sequence[Contribution], plan: Plan) -> list[tuple[int, float]]:
-        """Each learner that was merged, and its factor of the mean."""
+        """The rank of each merged learner, and its factor in the mean."""
         if not isinstance(group, Answers):
             return super().weights(group, plan)
         return [(c.rank, factor) for c, factor in zip(group.merged, self.factors(group.merged, plan), strict=True)]

@@ -29,7 +29,7 @@ from hetsim.vector import Vector
 
 @dataclass(frozen=True)
 class PendingReduction:
-    """A started reduction, the started gather of timings if there is one, and the gradients that both belong to."""
+    """A started reduction, the gather of timings that started with it (None without one), and the gradients in both."""
 
     gradient: Pending[Vector]
     seconds: Pending[tuple[float, ...]] | None
@@ -40,7 +40,7 @@ class PendingReduction:
 
 @dataclass(frozen=True, kw_only=True)
 class DelayedAllReduce(OneStepDelay, SynchronousAllReduce):
-    """One-step delay without a server: every rank takes the global step, too.
+    """One-step delay without a server: every rank also takes the global step.
 
     An iteration takes the maximum of gradient + global update + local update, and reduction.
     """
@@ -107,7 +107,7 @@ class DelayedAllReduce(OneStepDelay, SynchronousAllReduce):
             before = following
 
     def observe_reduction(self, plan: Plan, state: State, reduced: PendingReduction) -> Program[State]:
-        """The state with the reduced samples counted, and with the gathered timings observed by the allocation."""
+        """The state after a reduction: its samples are counted, and the allocation has observed its gathered timings."""
         state = replace(state, num_samples=state.num_samples + reduced.batches.num_samples)
         timings: tuple[Contribution, ...] = ()
         if reduced.seconds is not None:

@@ -30,7 +30,7 @@ from hetsim.effects import (
 )
 
 MAX_PULL_EVERY = 100_000
-"""Pushes of a worker between two pulls, which is also the largest number of gradients on the way."""
+"""The maximum number of pushes between two pulls of a worker, and so of its gradients in transit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,8 +38,8 @@ class DelayedParameterServer(OneStepDelay):
     """One-step delay around a server: push, post the pull, step locally, compute, wait for the pull, push.
 
     An iteration takes the maximum of gradient + local update, and push + server + pull. With `pull_every` k a worker pulls
-    only after every k-th push (SSD-SGD, arXiv 2012.05396). In between it steps on from its local weights, and there is nothing
-    to compensate for.
+    only after every k-th push (SSD-SGD, arXiv 2012.05396). Between pulls, it continues from its local weights, and
+    nothing has to be compensated.
     """
 
     needs_server: ClassVar[bool] = True
@@ -60,7 +60,7 @@ class DelayedParameterServer(OneStepDelay):
         return self.server(plan, state.rewound()) if node.rank == node.server else self.worker(node, plan, state)
 
     def worker(self, node: Node, plan: Plan, state: State) -> Program[None]:
-        """Synchronous until the server assigns several ranges at once; from then on delayed by one step, with compressed pushes."""
+        """Train synchronously until the server assigns several ranges at once, then with a delay of one step and compressed pushes."""
         yield from Send(node.server)
         message = yield from Receive(node.server)
         while message.batch and message.rounds == 1:
@@ -99,7 +99,7 @@ class DelayedParameterServer(OneStepDelay):
             yield from Wait(pull)
 
     def server(self, plan: Plan, state: State) -> Program[None]:
-        """Average one gradient of each worker, step, commit; send weights, and the ranges up to the next pull, to workers that pull."""
+        """Average one gradient of each worker, step, commit. Send weights to workers that pull, and their ranges up to the next pull."""
         for rank in plan.active_ranks:
             yield from Receive(rank)
         delayed_from = max(self.warm_up, state.version)
@@ -134,7 +134,7 @@ class DelayedParameterServer(OneStepDelay):
             going = yield from Commit(state.version, state, applied)
 
     def rounds(self, version: int, delayed_from: int) -> int:
-        """How many global batches to assign with this version: one in the warm-up, then those up to the next pull, or none."""
+        """The number of global batches to assign with this version: one in the warm-up, then as many as up to the next pull, or none."""
         if version < delayed_from:
             return 1
         since = version - delayed_from
@@ -143,7 +143,7 @@ class DelayedParameterServer(OneStepDelay):
     def collected(
         self, plan: Plan, state: State, batches: list[Batch], *, packed_from: int
     ) -> Program[tuple[State, tuple[Contribution, ...]]]:
-        """The state after one gradient of each worker, and these. Pushes of versions from `packed_from` on are compressed."""
+        """The state after one gradient of each worker, and the gradients. Pushes of versions from `packed_from` on are compressed."""
         group = []
         for rank, batch in enumerate(batches):
             if batch:
@@ -161,9 +161,9 @@ class DelayedParameterServer(OneStepDelay):
 
 
 def own_ranges(plan: Plan, message: Message) -> Iterator[Batch]:
-    """A worker's ranges in the global batches that a reply assigns, each one global batch after the one before.
+    """A worker's ranges in the global batches of a reply. Each global batch begins where the previous one ends.
 
-    In a pool of its own they follow each other, up to the cursor that the reply brings.
+    If the worker has its own pool, its ranges are consecutive and end at the cursor in the reply.
     """
     first: Batch = message.batch
     for round_ in range(message.rounds if first else 0):
@@ -178,5 +178,5 @@ def own_ranges(plan: Plan, message: Message) -> Iterator[Batch]:
 
 
 def cursor_of(plan: Plan, state: State, rank: int) -> dict[str, int]:
-    """Where data belong to workers, what a reply says besides: the cursor of the worker's pool after its ranges."""
+    """An additional header of a reply if data belong to workers: the cursor of the worker's pool after its ranges."""
     return {} if plan.pools is None else {"cursor": cursors(state.next_sample).of[rank]}

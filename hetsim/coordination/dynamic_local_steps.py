@@ -1,4 +1,4 @@
-"""Asynchronous local SGD with as many local steps as each worker's speed allows."""
+"""Asynchronous local SGD in which each worker's number of local steps depends on its speed."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from hetsim.vector import Vector
 
 @dataclass(frozen=True, kw_only=True)
 class AsyncDynamicLocalSteps(AsyncLocalSteps):
-    """The fastest worker takes H local steps before a push, the others as many as they make meanwhile: arXiv 2401.09135.
+    """The fastest worker takes H local steps before a push. Slower workers take as many as they can in that time: arXiv 2401.09135.
 
-    The server measures the speeds by the seconds that come with each push; they are part of a run's state.
+    The server measures speeds by the seconds in each push. The speeds are part of a run's state.
     """
 
     @cached_property
     def local_steps(self) -> DynamicLocalSteps:
-        """The policy of steps."""
+        """The policy that sets the number of local steps."""
         return DynamicLocalSteps(self.period)
 
     def initial(self, plan: Plan, weights: Vector, profile: Sequence[Contribution] = ()) -> State:
-        """The state before the first step, in which no speed is known."""
+        """The state before the first step. No speed is known."""
         return super().initial(plan, weights, profile).evolve(measured={})
 
     def num_steps(self, state: State, rank: int) -> int:

@@ -1,4 +1,4 @@
-"""A vector in fragments, which are exchanged and updated one after the other."""
+"""Divide a vector into fragments, which are exchanged and updated one by one."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from hetsim.effects import Fragment
 from hetsim.vector import Vector, length, piece, with_piece, with_tail
 
 MAX_FRAGMENTS = 100_000
-"""Of which a run makes a list."""
+"""The maximum number of fragments, because a run makes a list of them."""
 
 
 def check_fragments(period: int, count: int) -> None:
-    """ValueError with one sentence, unless the local steps can be divided among the fragments."""
+    """Raise ValueError unless the fragments divide the local steps."""
     checks.whole("coordination.fragments", count, most=MAX_FRAGMENTS)
     if period % count:
         raise ValueError(
@@ -21,9 +21,9 @@ def check_fragments(period: int, count: int) -> None:
 
 
 def fragments(weights: Vector, plan: Plan, count: int) -> tuple[Fragment, ...]:
-    """The parameters in `count` consecutive fragments of the same length, give or take one; what stands after them goes with the last.
+    """Divide the parameters into `count` consecutive fragments of nearly equal length. The last one also contains all other entries.
 
-    ValueError with one sentence if a fragment would be empty.
+    Raises ValueError if a fragment would be empty.
     """
     size = length(weights)
     num_parameters = size if plan.num_parameters is None else plan.num_parameters
@@ -36,12 +36,12 @@ def fragments(weights: Vector, plan: Plan, count: int) -> tuple[Fragment, ...]:
 
 
 def cut_out(vector: Vector, fragment: Fragment) -> Vector:
-    """The fragment's numbers."""
+    """The fragment's entries."""
     return piece(vector, fragment.start, fragment.stop)
 
 
 def merged(x: Vector, weights: Vector, fragment: Fragment, local_share: float) -> Vector:
-    """x with its fragment p moved to (1 − α) Θ_p + α x_p, where Θ are the weights and α is `local_share`."""
+    """x with its fragment p replaced by (1 − α) Θ_p + α x_p, where Θ are the weights and α is `local_share`."""
     if local_share == 1.0:
         return x
     theta = cut_out(weights, fragment)
@@ -51,10 +51,10 @@ def merged(x: Vector, weights: Vector, fragment: Fragment, local_share: float) -
 
 
 def difference(weights: Vector, x: Vector, fragment: Fragment, plan: Plan) -> Vector:
-    """Θ_p − x_p of a fragment p, where x is x_p alone; what stands after the parameters, in the last one, is that of x."""
+    """Θ_p − x_p for a fragment p, where x is x_p alone. Entries after the parameters, in the last fragment, are copied from x."""
     return with_tail(cut_out(weights, fragment) - x, x, parameters_in(fragment, plan))
 
 
 def parameters_in(fragment: Fragment, plan: Plan) -> int:
-    """How many of a fragment's numbers are parameters; those after them are averaged."""
+    """How many of the fragment's entries are parameters. The other entries are averaged."""
     return (fragment.stop if plan.num_parameters is None else min(fragment.stop, plan.num_parameters)) - fragment.start

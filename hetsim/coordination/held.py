@@ -1,4 +1,4 @@
-"""Ranges that a server assigns ahead: a worker holds several, and tells now and then how far it has come."""
+"""Ranges that a server assigns ahead: a worker holds several, and reports from time to time how many it has computed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hetsim.effects import Batch
 
 
 class HeldRanges(Outstanding):
-    """The ranges that were assigned and not settled yet: those to assign again, then those of each worker in the order of its steps."""
+    """The ranges that were assigned and not settled yet: first the ranges to assign again, then each worker's ranges in step order."""
 
     def __init__(self, state: State) -> None:
         super().__init__(state)
@@ -21,24 +21,24 @@ class HeldRanges(Outstanding):
 
     @classmethod
     def of(cls, plan: Plan, state: State, present: Collection[int]) -> HeldRanges:
-        """Those of a state, while these workers are present; `present` changes as the server continues."""
+        """The ranges that no worker has computed at this state. The server may change `present` as it continues."""
         return HeldRanges(state) if plan.pools is None else HeldRangesInPools(state, plan.pools, present)
 
     def hold(self, rank: int, batches: Iterable[Batch]) -> None:
-        """A worker takes these one after the other, after what it has."""
+        """Add these ranges after the worker's other ranges."""
         self.held.setdefault(rank, deque()).extend(batches)
 
     def settle(self, rank: int, count: int) -> list[Batch]:
-        """Remove and return the first `count` ranges of a worker, which it has computed: they are not assigned again."""
+        """Remove and return the first `count` ranges of a worker, which it has computed, so that they are not assigned again."""
         held = self.held.get(rank, deque())
         return [held.popleft() for _ in range(count)]
 
     def lose(self, rank: int) -> None:
-        """The ranges of a lost worker are to be assigned again, as long as they were."""
+        """Queue the ranges of a lost worker, so that they are assigned again. Adjacent ranges are joined."""
         self.requeued.extend(joined(self.held.pop(rank, ())))
 
     def retract(self, keep: Mapping[int, int]) -> None:
-        """Keep the first ranges of each worker. All its other ranges are assigned again, the lowest positions first."""
+        """Keep the first `keep[rank]` ranges of each worker. All its other ranges are assigned again, the lowest positions first."""
         retracted = [batch for rank, count in keep.items() for batch in self._retracted(rank, count)]
         self.requeued = deque(sorted((*self.requeued, *retracted), key=lambda batch: batch.start))
 
@@ -56,26 +56,26 @@ class HeldRanges(Outstanding):
 
 
 class HeldRangesInPools(HeldRanges, OutstandingInPools):
-    """The same where each worker has a pool of its own."""
+    """HeldRanges for workers with their own pools."""
 
     def __init__(self, state: State, pools: Pools, present: Collection[int]) -> None:
         OutstandingInPools.__init__(self, state, pools, present)
         self.held = {}
 
     def lose(self, rank: int) -> None:
-        """The pool's cursor goes back; the range waits for the pool's owner."""
+        """Move the pool's cursor back, so that the pool's owner gets the ranges again."""
         if batches := self.held.pop(rank, None):
             self.cursors[rank] = batches[0].start
 
     def retract(self, keep: Mapping[int, int]) -> None:
-        """The pools' cursors go back."""
+        """Keep the first `keep[rank]` ranges of each worker, and move the pools' cursors back before the other ranges."""
         for rank, count in keep.items():
             for batch in self._retracted(rank, count):
                 self.cursors[rank] = batch.start
 
 
 def joined(batches: Iterable[Batch]) -> list[Batch]:
-    """The same positions in as few ranges."""
+    """Join adjacent ranges."""
     ranges: list[Batch] = []
     for batch in batches:
         if ranges and ranges[-1].stop == batch.start:

@@ -1,4 +1,4 @@
-"""Asynchronous local SGD on two tiers of servers: a local one in each region, and a global one that merges what the regions learn."""
+"""Asynchronous local SGD on two tiers of servers: a local server in each region, and a global server that merges the regions' progress."""
 
 from __future__ import annotations
 
@@ -21,47 +21,47 @@ from hetsim.policies.weighting import NoDiscount, PerWorker
 from hetsim.vector import Vector, with_tail
 
 ASKS, PUSHED, RETURNS = range(3)
-"""What a local server tells the global one: it needs ranges for a worker, a worker has pushed, a range will not be computed."""
+"""Messages from a local server to the global one: it needs ranges for a worker, a worker has pushed, a range will not be computed."""
 RANGE, MORE, END = range(3)
-"""What the global server tells a local one: a worker's next range (empty: there is none), there may be ranges again, the run is over."""
+"""Messages from the global server to a local one: a worker's next range (empty: none is left), new ranges are available, the end."""
 MAX_AHEAD = 100
-"""Ranges that a local server holds in advance for each worker, at most."""
+"""The maximum number of ranges that a local server holds in advance for each worker."""
 MAX_GRADIENTS_AHEAD = 100_000
 
 
 Range = tuple[Batch, int, int]
-"""Positions, the samples of a local step, and the epoch, by which the local learning rate goes."""
+"""A range, the samples of a local step, and the epoch, which sets the local learning rate."""
 
 
 @dataclass
 class Reserve:
-    """What a local server knows of one of its workers."""
+    """A local server's data about one of its workers."""
 
     ranges: deque[Range] = field(default_factory=deque)
-    """Those that it may take next."""
+    """The ranges that the worker may take next."""
     computes: Range | None = None
     asked: deque[float] = field(default_factory=deque)
-    """When the global server was asked for ranges that have not come."""
+    """The times of unanswered requests for ranges to the global server."""
     ahead: int = 1
-    """How many ranges it is to have in advance."""
+    """The number of ranges to hold in advance."""
     seconds: float = math.inf
-    """Of the local steps before its last push."""
+    """The seconds of the local steps before the worker's last push."""
 
     def provide(self, trip: float) -> None:
-        """Hold as many ranges as are computed while a question or U is on its way, and the answer."""
+        """Hold as many ranges as the worker computes during a round trip to the global server."""
         if self.seconds < math.inf:
             during = trip / self.seconds if self.seconds else trip and math.inf
             self.ahead = max(self.ahead, 1 + math.floor(min(during, MAX_AHEAD - 1)))
 
     def take_back(self) -> None:
-        """It crashed: what it was computing is the first that is to be computed."""
+        """After a crash of the worker, put the range that it was computing before its other ranges."""
         if self.computes is not None:
             self.ranges.appendleft(self.computes)
             self.computes = None
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing that it computes, may take or may get."""
+        """Whether the worker computes no range, has none to take, and waits for none."""
         return not (self.computes or self.ranges or self.asked)
 
 
@@ -72,11 +72,11 @@ class HierarchicalLocalSteps(AsyncLocalSteps):
     In region r, at each push: L ← step(L, w_i − x_i). After K pushes the region sends U = R − L; then W ← step(W, U),
     L ← (1−α) L + αW, R ← L. Both tiers step by Delayed Nesterov.
 
-    A worker is served by its local server alone and never waits for U. A region has at most one U on its way. Pushes in the meantime move
-    L and never reach W: they count as discarded. With one region, no latency, K = α = 1 and plain steps of rate 1 along U it is
-    asynchronous local SGD.
+    A worker communicates only with its local server, and never waits for U. A region has at most one U in transit. Pushes in the
+    meantime change L, but never reach W: they count as discarded. With one region, no latency, K = α = 1 and plain steps of rate 1
+    along U, the method is asynchronous local SGD.
 
-    The global server assigns the ranges. A local server holds some in advance for each of its workers: as many as the worker computes
+    The global server assigns the ranges. For each of its workers, a local server holds as many ranges in advance as the worker computes
     during the longest round trip so far. In the first round trips workers may wait. A resumed run begins with L = R = W in every region.
     """
 
@@ -88,9 +88,9 @@ class HierarchicalLocalSteps(AsyncLocalSteps):
     merge_weight: float
     """α"""
     steps: str = "by_speed"
-    """by_speed: H_i = max(1, ⌈H v_i / max v⌉) local steps, DyLU; equal: H."""
+    """`by_speed`: worker i takes H_i = max(1, ⌈H v_i / max v⌉) local steps (DyLU). `equal`: all take H."""
     num_regions: int | None = None
-    """Regions of consecutive workers; None: the outermost racks of the cluster are the regions."""
+    """The number of regions of consecutive workers. None: each outermost rack of the cluster is a region."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -110,7 +110,7 @@ class HierarchicalLocalSteps(AsyncLocalSteps):
         return min(MAX_GRADIENTS_AHEAD, self.period * (MAX_AHEAD + 2))
 
     def regions(self, racks: tuple[int, ...]) -> Regions:
-        """By the outermost rack of each worker, as numbers 0, 1, …, or as many as `num_regions` says."""
+        """The regions: the outermost rack of each worker, or `num_regions` regions of consecutive workers."""
         if self.num_regions is None:
             return Regions(racks)
         if max(racks):
@@ -129,7 +129,7 @@ class HierarchicalLocalSteps(AsyncLocalSteps):
         return self.global_server(node, plan, state) if node.rank == plan.num_workers else self.local_server(node, plan, state)
 
     def local_server(self, node: Node, plan: Plan, state: State) -> Program[None]:
-        """Step along each push and answer it at once; every K pushes send U, and merge W when it comes; until the global server ends."""
+        """Step along each push and answer it at once. After K pushes, send U; merge W when it arrives. Ends with the global server."""
         assert plan.regions is not None
         above, alpha, k = plan.num_workers, self.merge_weight, self.merge_every
         reserves = {rank: Reserve() for rank in plan.regions.members(node.rank)}
@@ -212,7 +212,7 @@ class HierarchicalLocalSteps(AsyncLocalSteps):
                 sent_at = yield from Now()
 
     def global_server(self, node: Node, plan: Plan, state: State) -> Program[State | None]:
-        """Step along each U and send W back, and assign ranges, until all of them are applied or discarded."""
+        """Step along each U and send back W. Assign ranges until all of them are applied or discarded."""
         regions = plan.regions
         assert regions is not None
         outstanding = Outstanding.of(plan, state, range(plan.num_workers))
@@ -261,7 +261,7 @@ class HierarchicalLocalSteps(AsyncLocalSteps):
         return with_tail(reference - weights, weights, plan.num_parameters)
 
     def next_steps(self, node: Node, rank: int) -> int:
-        """H_i: with `by_speed` in proportion to how many steps a second the worker last took, and one step before it was measured."""
+        """H_i. With `by_speed`, it is proportional to the worker's last measured speed, and 1 before the first measurement."""
         if self.steps == "equal":
             return self.period
         seconds = node.own.get("step_seconds", {})
@@ -271,14 +271,14 @@ class HierarchicalLocalSteps(AsyncLocalSteps):
         return max(1, math.ceil(self.period * share - 1e-9))
 
     def reported(self, message: Message, state: State) -> Contribution:
-        """A push, as its local server has told of it."""
+        """The contribution of a push that its local server has reported."""
         return Contribution(
             message.rank, message.batch, message.version, message.seconds, message.loss, state.version - message.version,
             num_gradients=message.steps,
         )  # fmt: skip
 
     def settled(self, state: State, outstanding: Outstanding, decision: Decision, plan: Plan) -> State:
-        """The state once these pushes have reached W, or never will: their ranges are not outstanding any more."""
+        """The state after these pushes have reached W or were dropped. Their ranges are not outstanding any more."""
         for c in decision.apply + decision.drop:
             del outstanding.holding[c.batch.pool, c.batch.start]
         num_samples = state.num_samples + sum(c.samples for c in decision.apply)

@@ -1,4 +1,4 @@
-"""What a syncer knows of its learners, and the messages between them."""
+"""A syncer's data about its learners, and the messages between them."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from hetsim.coordination.state import State
 from hetsim.effects import Batch, Contribution
 
 HELLO, MORE, EMPTY, REPORT, ANSWER = range(5)
-"""What a learner says: it is there; it needs more ranges; it has none left; it has taken its steps; what its fragment is now."""
+"""Messages from a learner: it has joined, needs more ranges, has no range left, has taken its steps, or sends its fragment."""
 START, RANGES, PULL, FRAGMENT, END = range(5)
-"""What a syncer says: weights and ranges to begin with; ranges; a question for a fragment; a fragment's new weights; the run is over."""
+"""Messages from the syncer: weights and first ranges, more ranges, a request for a fragment, a fragment's new weights, the run is over."""
 LOST = -1
-"""In the place of what a learner says: it is lost."""
+"""The kind of a message that reports the loss of a learner."""
 
 
 class Answer(NamedTuple):
-    """What a learner answered: its change of a fragment, how many steps it has taken in all, and how many of the last are `kept`.
+    """A learner's answer: its change of a fragment, its total number of steps (`done`), and how many of the last steps it has `kept`.
 
-    Those before have been overwritten in all fragments by what it has received.
+    The weights that the learner received have overwritten the earlier steps in all fragments.
     """
 
     contribution: Contribution
@@ -30,7 +30,7 @@ class Answer(NamedTuple):
 
 
 class Answers(list[Contribution]):
-    """The contributions that are new in a version, one for each local step, and what it was `merged` of: one for each learner."""
+    """The new contributions of a version, one for each local step. `merged` contains one contribution for each learner."""
 
     def __init__(self, new: Iterable[Contribution], merged: list[Contribution]) -> None:
         super().__init__(new)
@@ -38,31 +38,31 @@ class Answers(list[Contribution]):
 
 
 class Learners:
-    """Who is there, who has taken enough steps since its last answer, who has none left to take, and the ranges that each holds."""
+    """The learners that take part, which have reported, which have no range left, and the ranges that each one holds."""
 
     def __init__(self, plan: Plan, state: State) -> None:
         self.members = set(plan.active_ranks)
-        """Those that are there, or are about to begin."""
+        """The learners that take part or are about to begin."""
         self.started: set[int] = set()
-        """Those that have said so."""
+        """The learners that have sent HELLO."""
         self.held = HeldRanges.of(plan, state, self.members)
         self.wanting: set[int] = set()
-        """Those that asked for more ranges when there were none."""
+        """The learners that asked for more ranges when none were left."""
         self._num_grants: dict[int, int] = {}
         self._num_settled: dict[int, int] = {}
         self._empty: set[int] = set()
         self._reported: set[int] = set()
         self._version = -1
-        """That the reports are of."""
+        """The version that the reports belong to."""
 
     def join(self, rank: int) -> None:
-        """A learner is there; perhaps again, before its loss was noticed."""
+        """Add a learner. It may have restarted before its loss was noticed."""
         self.lose(rank)
         self.members.add(rank)
         self.started.add(rank)
 
     def lose(self, rank: int) -> None:
-        """Its ranges are to be assigned again."""
+        """Remove a learner. Its ranges are assigned again."""
         self.held.lose(rank)
         for place in (self.members, self.started, self.wanting, self._empty, self._reported):
             place.discard(rank)
@@ -70,7 +70,7 @@ class Learners:
             known.pop(rank, None)
 
     def grant(self, rank: int, batches: list[Batch]) -> None:
-        """It is sent these batches, one for each step, or learns at its start that there are none: then it wants some."""
+        """Record batches for a learner, one for each step. A learner without batches is added to `wanting`."""
         if batches or rank not in self._num_grants:
             self._num_grants[rank] = self._num_grants.get(rank, 0) + 1
         if batches:
@@ -81,18 +81,18 @@ class Learners:
             self.wanting.add(rank)
 
     def settle(self, rank: int, done: int) -> list[Batch]:
-        """The batches that a learner has computed since it was last settled, after this total number of steps."""
+        """Remove and return the batches that a learner has computed since the last call. `done` is its total number of steps."""
         new = self.held.settle(rank, done - self._num_settled.get(rank, 0))
         self._num_settled[rank] = done
         return new
 
     def is_empty(self, rank: int, num_grants: int) -> None:
-        """The learner has used up this number of grants; further grants may be under way."""
+        """Record that a learner has used up its first `num_grants` grants. Further grants may be in transit."""
         if num_grants == self._num_grants[rank]:
             self._empty.add(rank)
 
     def has_reported(self, rank: int, version: int) -> None:
-        """It has received this version, and taken its steps since its last answer. A report of an older version is too late."""
+        """Record that a learner has received this version and taken its steps since its last answer. Older versions are ignored."""
         if version > self._version:
             self._version = version
             self._reported.clear()
@@ -100,13 +100,13 @@ class Learners:
             self._reported.add(rank)
 
     def num_reported(self, version: int) -> int:
-        """How many have reported since they received this version."""
+        """The number of learners that have reported for this version."""
         return len(self._reported) if version == self._version else 0
 
     def ready(self, version: int) -> set[int]:
-        """Those that have reported since then, and those that have no steps left to take."""
+        """The learners that have reported for this version, and the learners that have no steps left."""
         return self._empty | self._reported if version == self._version else set(self._empty)
 
     def no_others(self, version: int) -> bool:
-        """Whether nobody else will report."""
+        """Whether no other learner will report."""
         return len(self._empty) + self.num_reported(version) >= len(self.members) > 0 and self.members <= self.ready(version)

@@ -1,4 +1,4 @@
-"""Local steps: each worker trains alone for H steps, then an all-reduce averages, or gives an outer optimizer its gradient."""
+"""Local steps: each worker trains alone for H steps, then an all-reduce averages the changes of the weights for an outer step."""
 
 from __future__ import annotations
 
@@ -21,18 +21,19 @@ from hetsim.policies.weighting import NoDiscount
 from hetsim.vector import Vector, weighted_sum, with_tail
 
 MAX_PERIOD = 100_000
-"""Steps of each worker before the first version, so before anything is seen of a run."""
+"""The maximum number of steps of each worker before the first version, because a run reports nothing before it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LocalSteps(Coordination):
     """H local steps from W to x_i, then W ← outer step along Δ = (1/N) Σ w_i (W − x_i).
 
-    Local SGD (Stich, arXiv 1805.09767) where the outer optimizer is plain SGD with rate 1: W becomes the mean of the x_i.
-    DiLoCo (arXiv 2311.08105) where it is Nesterov SGD and the local one AdamW. Each average makes a version; each local
-    step is an iteration of its worker, over its share of one global batch. A local optimizer and a compression keep their memory from
-    one round to the next and over a resume, and lose it in a crash or a regroup. SparseLoCo (arXiv 2508.15706) where the changes W − x_i
-    are compressed by top-k.
+    With plain SGD of rate 1 as outer optimizer, W becomes the mean of the x_i: local SGD (Stich, arXiv 1805.09767). With outer Nesterov SGD
+    and local AdamW, the method is DiLoCo (arXiv 2311.08105). With changes W − x_i that are compressed by top-k, it is SparseLoCo (arXiv
+    2508.15706).
+
+    Each average makes a version. Each local step is an iteration of its worker, over the worker's share of one global batch. A local
+    optimizer and a compression keep their memory between rounds and over a resume, and lose it in a crash or a regroup.
     """
 
     needs_server: ClassVar[bool] = False
@@ -52,7 +53,7 @@ class LocalSteps(Coordination):
         return "between two averages the workers take local steps"
 
     def program(self, node: Node, plan: Plan, state: State) -> Program[None]:
-        """The same on every rank: H local steps from the common weights, an all-reduce of the differences, a global step."""
+        """The program of every rank: H local steps from the common weights, an all-reduce of the changes, a global step."""
         unreported = node.own.get("unreported") or UnreportedTimings()
         going = True
         while going and plan.has_next(state.next_sample):
@@ -72,9 +73,9 @@ class LocalSteps(Coordination):
             going = yield from Commit(state.version, state, group)
 
     def mean_change(self, node: Node, plan: Plan, difference: Vector, group: SynchronousContributions) -> Program[Vector]:
-        """(1/N) Σ w_i Δ_i, by an all-reduce; of compressed Δ_i, which go from each rank to each rank.
+        """(1/N) Σ w_i Δ_i, by an all-reduce. Compressed Δ_i are gathered instead.
 
-        A rank without samples in this round still sends of what it has kept back, as an average rank would.
+        A rank without samples in this round still sends a part of its residual, with the factor of an average rank.
         """
         if isinstance(self.compression, NoCompression):
             return (yield from AllReduce(self.term(difference, group, plan, node.rank), in_place=True))
@@ -96,7 +97,7 @@ class LocalSteps(Coordination):
     def local_steps(
         self, node: Node, plan: Plan, state: State, x: Vector, rounds: Sequence[Split]
     ) -> Program[tuple[Vector, UnreportedTimings, SynchronousContributions]]:
-        """This rank's local steps from x: where they lead, what they took this rank, and all ranks' contributions."""
+        """Take this rank's local steps from x. Returns the final weights, this rank's timings, and all ranks' contributions."""
         epoch = plan.epoch(state.num_samples)
         own = UnreportedTimings()
         group = SynchronousContributions(state.version)
@@ -111,5 +112,5 @@ class LocalSteps(Coordination):
         return x, own, group
 
     def grouped(self, group: Sequence[Contribution]) -> Sequence[Contribution]:
-        """One contribution of each rank, over the samples of all its local steps."""
+        """One contribution for each rank, over the samples of all its local steps."""
         return group.by_rank() if isinstance(group, SynchronousContributions) else group

@@ -1,4 +1,4 @@
-"""What both forms of a one-step delay share: a warm-up, and the local step that bridges the delay."""
+"""The parts that both forms of a one-step delay share: a warm-up, and the local step that bridges the delay."""
 
 from __future__ import annotations
 
@@ -26,17 +26,18 @@ AGAINST_CHOICES = ("previous", "used")
 class OneStepDelay(Coordination):
     """OD-SGD, arXiv 2005.06728: a warm-up of synchronous SGD; then each worker continues from w_i(t+1) = W(t) + u(g_i(t)).
 
-    W(t) are the newest global weights that the worker has, one step old; u is a step of its local optimizer. Without one, the
-    next gradient is computed at W(t) itself: Pipe-SGD (NeurIPS 2018, arXiv 1811.03619). Globally it is synchronous:
+    W(t) are the worker's newest global weights, which are one step old. u is a step of its local optimizer. Without a local optimizer,
+    the worker computes the next gradient at W(t): Pipe-SGD (NeurIPS 2018, arXiv 1811.03619). The global steps are synchronous:
     W(t+1) = W(t) − η (1/N) Σ g_i(t).
-    A compensation corrects g_i in the local step only: from W(t−1) to W(t) (`against` previous), as the authors' code does, or
-    from the weights that g_i was computed at (`against` used).
+
+    A compensation corrects g_i only in the local step: from W(t−1) to W(t) (`against=previous`), as the authors' code does, or from the
+    weights at which g_i was computed (`against=used`).
     """
 
     takes_local_steps: ClassVar[bool] = True
 
     warm_up: int
-    """Updates of synchronous SGD before the delay begins."""
+    """The number of updates of synchronous SGD before the delay begins."""
     against: str = "previous"
 
     def __post_init__(self) -> None:
@@ -60,9 +61,9 @@ class OneStepDelay(Coordination):
     def step(
         self, plan: Plan, memory: object, *, g: Contribution, base: Vector, previous: Vector, at: Vector, version: int, epoch: int
     ) -> Program[tuple[object, Vector]]:
-        """The local step u from `base` along this worker's gradient `g`, which was computed at `at`.
+        """Take the local step u from `base` along this worker's gradient `g`, which was computed at `at`.
 
-        Returns the compensation's state after it, and the weights.
+        Returns the compensation's next state, and the weights.
         """
         used = previous if self.against == "previous" else at
         memory, gradient = self.compensation.correct(memory, replace(g, used=used), base)

@@ -14,7 +14,7 @@ from hetsim.vector import Vector
 
 
 class Holding(NamedTuple):
-    """What the server sent a worker: a range, the weights to compute at, and their version."""
+    """A range that the server assigned to a worker, the weights to compute at, and their version."""
 
     batch: Batch
     weights: Vector
@@ -22,7 +22,7 @@ class Holding(NamedTuple):
 
 
 class Outstanding(Collection[Batch]):
-    """The ranges that were assigned and whose gradient has not arrived: those to assign again, then those of each worker.
+    """The assigned ranges whose gradient has not arrived: first the ranges to assign again, then each worker's range.
 
     It is a view: it changes as the server continues.
     """
@@ -32,11 +32,11 @@ class Outstanding(Collection[Batch]):
         """The first position that was never assigned."""
         self.requeued = deque(state.outstanding)
         self.holding: dict[Any, Holding] = {}
-        """By worker; or by any key, if a worker holds several."""
+        """The range of each worker, by rank. If a worker holds several ranges, the keys identify ranges instead."""
 
     @classmethod
     def of(cls, plan: Plan, state: State, present: Collection[int]) -> Outstanding:
-        """Those of a state, while these workers are present; `present` changes as the server continues."""
+        """The outstanding ranges of a state. The server may change `present` as it continues."""
         return Outstanding(state) if plan.pools is None else OutstandingInPools(state, plan.pools, present)
 
     def has_next(self, plan: Plan) -> bool:
@@ -44,9 +44,9 @@ class Outstanding(Collection[Batch]):
         return bool(self.requeued or plan.clip(self.next_sample, 1))
 
     def take(self, plan: Plan, rank: int, share: int, num_steps: int = 1) -> Batch:
-        """A worker's next range: one to assign again, as far as it fits into the worker's memory, or its share of new positions.
+        """A worker's next range: a range to assign again, up to the worker's memory limit, or its share of new positions.
 
-        With `num_steps` the worker computes one such range after the other, and takes the positions of all at once.
+        With `num_steps`, the worker takes the positions of this number of steps at once, and computes one share in each step.
         """
         if not self.requeued:
             batch = plan.clip(self.next_sample, num_steps * share)
@@ -59,12 +59,12 @@ class Outstanding(Collection[Batch]):
         return Batch(batch.start, fits)
 
     def lose(self, holder: Any) -> None:
-        """The range of a lost worker is to be assigned again."""
+        """Queue the range of a lost worker, so that it is assigned again."""
         if holder in self.holding:
             self.requeued.append(self.holding.pop(holder).batch)
 
     def ready(self, idle: Collection[int]) -> Sequence[int]:
-        """Those workers without a range for which there is one now."""
+        """The idle workers for which a range is available now."""
         return sorted(idle)[: len(self.requeued)] if self.requeued else ()
 
     def __iter__(self) -> Iterator[Batch]:
@@ -80,22 +80,23 @@ class Outstanding(Collection[Batch]):
 
 
 class OutstandingInPools(Outstanding):
-    """Each worker takes ranges of its own pool, one at a time, so a lost range is the last one of its pool: the cursor goes back.
+    """Ranges in pools: each worker takes ranges of its own pool, one at a time.
 
-    It waits there for the pool's owner. The samples that others may take instead, in a budget of all pools, are theirs.
+    A lost range is the last one of its pool, so the pool's cursor moves back, and the range waits for the pool's owner. In a budget of all
+    pools, other workers may take as many samples of their own pools instead.
     """
 
     def __init__(self, state: State, pools: Pools, present: Collection[int]) -> None:
         self.pools = pools
         self.present = present
         self.cursors = list(cursors(state.next_sample).before(state.outstanding).of)
-        """The first position of each pool that nobody was given, or whose gradient is lost."""
+        """The first position of each pool that was never assigned or whose gradient is lost."""
         self.requeued = deque()
         self.holding = {}
 
     @property
     def next_sample(self) -> int:  # type: ignore[override]
-        """How many positions were assigned, with the cursor of each pool."""
+        """The total number of assigned positions, with the cursor of each pool."""
         return Cursors(self.cursors)
 
     def has_next(self, plan: Plan) -> bool:

@@ -1,4 +1,4 @@
-"""Synchronous data-parallel SGD as PyTorch's DDP has it: gradients are reduced in buckets while the backward pass continues."""
+"""Synchronous data-parallel SGD as in PyTorch's DDP: gradients are reduced in buckets during the backward pass."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class OverlappedAllReduce(SynchronousAllReduce):
     """SSGD whose reduction overlaps with the backward pass: Li et al. 2020, arXiv 2006.15704. The weights are those of SSGD.
 
     The parameters, from the last to the first, form buckets of `bucket_bytes` (the first of at most 1 MiB). These are reduced one after
-    another, each as soon as all ranks have it. A rank's term is weighted before it is known how long its gradient takes.
+    another, each as soon as all ranks have it. A rank's weight does not depend on the time of its gradient, which is not known yet.
     """
 
     same_on_every_rank: ClassVar[bool] = True

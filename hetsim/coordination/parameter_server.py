@@ -1,4 +1,4 @@
-"""Data-parallel SGD around a server that holds the weights: asynchronous, or as its admission decides."""
+"""Data-parallel SGD with a server that holds the weights. The admission makes it asynchronous or synchronous."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class ParameterServer(Coordination):
     needs_server: ClassVar[bool] = True
     regroups: ClassVar[bool] = False
     pushes_differences: ClassVar[bool] = False
-    """Whether a worker pushes a difference of weights, w_i − x_i, and not a gradient."""
+    """Whether a worker pushes a difference of weights, w_i − x_i, instead of a gradient."""
     stops: ClassVar[bool] = False
-    """Whether its workers can be stopped in the middle of a gradient."""
+    """Whether the server can stop a worker in the middle of a gradient."""
     keeps_table: ClassVar[bool] = False
-    """Whether a step is along a table of the workers' mean gradients, which the admission keeps."""
+    """Whether a step follows a table of the workers' mean gradients, which the admission keeps."""
 
     def __post_init__(self) -> None:
         if self.compensation.corrects_differences != self.pushes_differences:
@@ -87,7 +87,7 @@ class ParameterServer(Coordination):
             message = yield from Receive(server)
 
     def server(self, plan: Plan, state: State) -> Program[State | None]:
-        """Do with each gradient what admission decides, and assign ranges, until all active workers got an empty range.
+        """Handle each gradient as the admission decides, and assign ranges, until all active workers got an empty range.
 
         The server continues without a lost worker and assigns its range again. A worker that returns gets a range. A worker for which no
         range is left stays idle in two cases:
@@ -190,7 +190,7 @@ class ParameterServer(Coordination):
         return state.evolve(outstanding=(), next_sample=outstanding.next_sample) if going else None
 
     def hand_out(self, plan: Plan, state: State, rank: int, batch: Batch, holding: dict[int, Holding]) -> Program[None]:
-        """Send a worker the weights, and a range to compute at them."""
+        """Send a worker the weights and its next range."""
         sent = self.compensation.outgoing(state.compensation, state.weights)
         if sent is not state.weights:
             sent = with_tail(sent, state.weights, plan.num_parameters)
@@ -198,15 +198,15 @@ class ParameterServer(Coordination):
         yield from Send(rank, sent, version=state.version, batch=batch, **self.details(plan, state, rank))
 
     def stopped(self, state: State, holding: Mapping[int, Holding]) -> Collection[int]:
-        """The workers that give up their gradient now that there is a new version: none."""
+        """The workers that give up their gradient because a new version exists: none."""
         return ()
 
     def next_range(self, plan: Plan, state: State, outstanding: Outstanding, rank: int) -> Batch:
-        """What a worker takes next: its share of a global batch; empty if nothing is left."""
+        """A worker's next range: its share of a global batch, or an empty range if no positions are left."""
         return outstanding.take(plan, rank, self.allocation.shares(state.allocation)[rank])
 
     def details(self, plan: Plan, state: State, rank: int) -> Mapping[str, Any]:
-        """What a worker has to know besides the weights, their version and its range."""
+        """Further header values for a worker, besides the version and its range."""
         return {}
 
     def worker_left(self, state: State, rank: int) -> tuple[State, Decision]:
@@ -215,7 +215,7 @@ class ParameterServer(Coordination):
         return state.evolve(admission=admission), decision
 
     def observed(self, plan: Plan, state: State, decision: Decision) -> State:
-        """The state after the allocation has observed the contributions decided on: shares do not change while a barrier fills."""
+        """The state after the allocation has observed these contributions. Shares do not change while a barrier fills."""
         seen = decision.apply + decision.drop
         allocation = self.allocation.observe(state.allocation, seen, plan.epoch(state.num_samples))
         if allocation is state.allocation and not decision.drop:
@@ -224,7 +224,7 @@ class ParameterServer(Coordination):
         return state.evolve(allocation=allocation, num_samples_discarded=num_samples_discarded)
 
     def corrected(self, plan: Plan, state: State, group: tuple[Contribution, ...]) -> tuple[Any, list[Contribution]]:
-        """The g_i of W ← W − η (1/c) Σ w_i d(τ_i) g_i, each corrected for its delay, and the compensation's state after them."""
+        """The compensation's next state, and the g_i of W ← W − η (1/c) Σ w_i d(τ_i) g_i, each corrected for its delay."""
         compensation, corrected = state.compensation, []
         for c in group:
             compensation, gradient = self.compensation.correct(compensation, c, state.weights)
@@ -235,7 +235,7 @@ class ParameterServer(Coordination):
         return compensation, corrected
 
     def contribution(self, message: Message, held: Holding, plan: Plan, state: State) -> Contribution:
-        """The gradient that a worker pushed for the range and weights that it held."""
+        """The contribution of a push: a gradient for the range and weights that the worker held."""
         gradient = self.compression.unpack(message.payload, held.weights, plan.num_parameters)
         version, staleness = message.version, state.version - message.version
         return Contribution(message.source, held.batch, version, message.seconds, message.loss, staleness, gradient, held.weights)

@@ -14,7 +14,7 @@ from hetsim.effects import Batch, ProgramError
 from hetsim.policies.allocation.base import proportional
 
 MAX_CACHED_LAYOUTS = 3
-"""As many splits are used at the same time, as some ranks have already observed the newest timings and others not yet."""
+"""The number of cached layouts. Several splits are in use at once, because some ranks have observed newer timings than others."""
 
 
 class Layout(NamedTuple):
@@ -111,13 +111,13 @@ class Plan:
     samples_per_epoch: int | None = None
     num_parameters: int | None = None
     max_samples: tuple[int, ...] | None = None
-    """The most samples that fit into each worker's memory, in rank order (None: no bound)."""
+    """The maximum number of samples in each worker's memory, in rank order (None: no limit)."""
     absent: frozenset[int] = frozenset()
-    """Workers that are absent: the active ranks take their shares, too."""
+    """The absent workers. The active ranks compute their shares."""
     pools: Pools | None = None
     """The samples that belong to each worker; None: all workers share one pool."""
     regions: Regions | None = None
-    """Which workers have which local server, in methods that have some."""
+    """The local server of each worker; None in methods without local servers."""
     least_share: int = 1
     """The fewest samples of a worker in a whole global batch: 0 if the allocation `leaves_out` workers."""
     _by_identity: dict[int, tuple[Sequence[int], Layout]] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -199,14 +199,14 @@ class Plan:
         return rounds
 
     def _ends_epoch(self, start: int, stop: int) -> bool:
-        """Whether workers whose epochs are aligned have ended one between these positions."""
+        """Whether these positions contain the end of an aligned epoch."""
         if self.pools is None:
             return False
         before, after = (self.pools.epoch(cursors(position).of, self.active_ranks) for position in (start, stop))
         return before != after
 
     def _split_pools(self, pools: Pools, start: Cursors, layout: Layout) -> PooledSplit:
-        """Cached by the identity of start and layout, as all ranks of a simulation ask for the same."""
+        """Make a split of pools. Cached by the identity of start and layout, because all ranks of a simulation make the same call."""
         for whole, split in self._pooled:
             if split.start is start and whole is layout:
                 return split
@@ -216,7 +216,7 @@ class Plan:
         return split
 
     def _layout(self, shares: Sequence[int]) -> Layout:
-        """The layout of these shares, cached by the identity of the tuple, and shared by equal tuples: each rank may hold its own."""
+        """The layout of these shares, cached by the identity of the tuple. Equal tuples share a layout, as each rank may hold its own."""
         known = self._by_identity.get(id(shares))
         if known is not None:
             return known[1]

@@ -1,4 +1,4 @@
-"""Pools of samples that belong to workers: how far each has come, and which positions of it may be assigned next."""
+"""Pools of samples that belong to workers: the progress in each pool, and the positions that may be assigned next."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from hetsim.effects import Batch
 
 
 class Cursors(int):
-    """How many positions were assigned over all pools, with the cursor of each: the first position of it that was not.
+    """The number of positions assigned over all pools, and the cursor of each pool: its first position that is not assigned.
 
-    It stands where the next position of a single pool would, and counts as the same number. Arithmetic makes a plain number of it.
+    Programs use it in place of a plain position, and it has the value of that number. Arithmetic returns a plain number.
     """
 
     of: tuple[int, ...]
-    """By pool."""
+    """The cursor of each pool."""
 
     def __new__(cls, of: Iterable[int]) -> Cursors:
         of = tuple(of)
@@ -27,11 +27,11 @@ class Cursors(int):
         return cursors
 
     def advanced(self, samples: Sequence[int]) -> Cursors:
-        """The cursors after these further positions of the first pools."""
+        """The cursors after `samples[i]` further positions of pool i."""
         return Cursors((*(map(int.__add__, self.of, samples)), *self.of[len(samples) :]))
 
     def before(self, outstanding: Collection[Batch]) -> Cursors:
-        """Before these ranges, so that they are assigned again: the last ones that each pool has assigned."""
+        """The cursors before these ranges, so that they are assigned again. They must be the last ranges of their pools."""
         of = list(self.of)
         for batch in outstanding:
             of[batch.pool] = min(of[batch.pool], batch.start)
@@ -54,29 +54,29 @@ class Cursors(int):
 
 @dataclass(frozen=True)
 class Pools:
-    """Each worker's own samples, which it goes through in epochs of its own (`epochs=independent`): no worker waits for another.
+    """Each worker's own samples. It goes through them in its own epochs (`epochs=independent`), so no worker waits for another.
 
-    A budget of epochs is one of samples over all pools, so a fast worker may go through its pool more often than a slow one.
+    A budget of epochs counts samples over all pools, so a fast worker may go through its pool more often than a slow one.
     """
 
     sizes: tuple[int, ...]
-    """Samples in each worker's pool."""
+    """The number of samples in each worker's pool."""
     num_positions: int | None = None
-    """How many positions of all pools together are assigned; None: no end."""
+    """The number of positions to assign over all pools; None: no limit."""
 
     def has_next(self, cursors: Sequence[int], present: Iterable[int]) -> bool:
-        """Whether there is a position for one of the workers that are present."""
+        """Whether a position is left for any present worker."""
         return self._left(cursors) != 0
 
     def room(self, rank: int, cursors: Sequence[int], held: Iterable[Batch], present: Iterable[int]) -> float:
-        """How many positions a worker may take now; inf: any number.
+        """The number of positions that a worker may take now; inf: no limit.
 
-        `cursors` are how far each pool is assigned, `held` the ranges whose gradients have not come back.
+        `cursors` are the pools' cursors. `held` contains the assigned ranges whose gradients have not arrived.
         """
         return self._left(cursors)
 
     def samples(self, cursors: Sequence[int], shares: Sequence[int], present: Iterable[int]) -> tuple[int, ...]:
-        """What each worker takes of a global batch: its share. At the end of the budget the ranks that follow have fewer, or none."""
+        """Each worker's samples of a global batch: its share. At the end of the budget, the last ranks have fewer or none."""
         left = self._left(cursors)
         if left >= sum(shares):
             return tuple(shares)
@@ -84,7 +84,7 @@ class Pools:
         return tuple(int(max(0, min(share, left - offset))) for share, offset in zip(shares, before, strict=False))
 
     def epoch(self, cursors: Sequence[int], present: Iterable[int]) -> int | None:
-        """The epoch that all workers are in together; None: each has its own."""
+        """The epoch that all workers share; None if each has its own."""
         return None
 
     def _left(self, cursors: Sequence[int]) -> float:
@@ -93,10 +93,10 @@ class Pools:
 
 @dataclass(frozen=True)
 class AlignedPools(Pools):
-    """As `Pools`, but no worker begins its pool's next epoch before all others that are present have ended this one (`epochs=aligned`).
+    """`Pools` in which no worker begins its pool's next epoch before all present workers have ended theirs (`epochs=aligned`).
 
-    No range goes beyond the end of an epoch, and of a budget of E epochs each pool has E times its samples. A pool whose owner is absent
-    holds nobody back; a worker that comes back takes up its own epoch, and the others wait until it has caught up.
+    No range crosses the end of an epoch. A budget of E epochs contains each pool E times. No worker waits for an absent one. A worker that
+    returns resumes its own epoch, and the others wait until it has caught up.
     """
 
     limits: tuple[float, ...] = field(init=False, repr=False, compare=False)
@@ -116,12 +116,12 @@ class AlignedPools(Pools):
         return self._room(rank, cursors, self.epoch(ended, present))
 
     def samples(self, cursors: Sequence[int], shares: Sequence[int], present: Iterable[int]) -> tuple[int, ...]:
-        """Its share, or what its pool has left of the epoch: at the end of an epoch a global batch is smaller."""
+        """Each worker's samples: its share, or the rest of its pool's epoch. So a global batch is smaller at the end of an epoch."""
         epoch = self.epoch(cursors, present)
         return tuple(int(min(share, self._room(rank, cursors, epoch))) for rank, share in enumerate(shares))
 
     def epoch(self, cursors: Sequence[int], present: Iterable[int]) -> int | None:
-        """The earliest epoch that a worker which is present has not ended; None if all are at the end of the budget."""
+        """The earliest epoch that a present worker has not ended; None if all have used up the budget."""
         return min((cursors[rank] // self.sizes[rank] for rank in present if cursors[rank] < self.limits[rank]), default=None)
 
     def _room(self, rank: int, cursors: Sequence[int], epoch: int | None) -> float:
@@ -129,7 +129,7 @@ class AlignedPools(Pools):
 
 
 def parts(total: int, sizes: Sequence[int]) -> tuple[int, ...]:
-    """Whole parts of `total` in proportion to these sizes, by largest remainder; ties go to the lower rank."""
+    """Divide `total` into whole parts in proportion to `sizes`, by largest remainder. Ties go to the lower rank."""
     quotas = [divmod(total * size, sum(sizes)) for size in sizes]
     by_remainder = sorted(range(len(sizes)), key=lambda rank: (-quotas[rank][1], rank))
     more = frozenset(by_remainder[: total - sum(whole for whole, _ in quotas)])

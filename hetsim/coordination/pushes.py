@@ -1,4 +1,4 @@
-"""The state of a worker's compression now, and before each push that may not have been applied."""
+"""The state of a worker's compression now, and before each push that the server may not have applied."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Pushes:
     """(range, state before its push), the latest last."""
 
     def appended(self, batch: Batch, after: Any, *, num_outstanding: int) -> Pushes:
-        """With one more push. The last `num_outstanding` pushes may not have been applied."""
+        """Add a push. The server may not have applied the last `num_outstanding` pushes."""
         return Pushes(after, (*self.before, (batch, self.after))[-num_outstanding:])
 
     def resumed(self, outstanding: Collection[Batch]) -> Any:

@@ -1,4 +1,4 @@
-"""Regions: groups of workers with a local server each, and which rank is whose server."""
+"""Regions: groups of workers that have a local server each."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ class Regions:
     """The region of each worker. With N workers the global server is rank N, and the local server of region r rank N + 1 + r."""
 
     of: tuple[int, ...]
-    """By worker: 0, 1, …, each of which some worker is in."""
+    """The region of each worker: 0, 1, …; no region is empty."""
 
     @classmethod
     def consecutive(cls, num_workers: int, num_regions: int) -> Regions:
-        """So many regions of consecutive workers, whose sizes differ by at most one."""
+        """`num_regions` regions of consecutive workers. Their sizes differ by at most one."""
         return cls(tuple(rank * num_regions // num_workers for rank in range(num_workers)))
 
     @property
     def num_regions(self) -> int:
-        """How many there are."""
+        """The number of regions."""
         return max(self.of) + 1
 
     @property
@@ -37,7 +37,7 @@ class Regions:
         return [worker for worker in range(len(self.of)) if self.server_of(worker) == server]
 
     def peers(self, rank: int) -> Sequence[int]:
-        """The ranks that a rank exchanges messages with."""
+        """The ranks with which a rank exchanges messages."""
         if rank < len(self.of):
             return [self.server_of(rank)]
         return self.servers if rank == len(self.of) else [len(self.of), *self.members(rank)]

@@ -27,16 +27,16 @@ class State:
     version: int = 0
     weights: Vector
     next_sample: int = 0
-    """The first position that is not assigned yet. Where data belong to workers, the `Cursors` of their pools."""
+    """The first position that is not assigned yet; `Cursors` if data belong to workers."""
     num_samples: int = 0
     num_samples_discarded: int = 0
     allocation: Any = None
     compensation: Any = None
     admission: Any = None
     measured: Any = None
-    """What the coordination itself measures, such as the speeds by which it sets numbers of local steps."""
+    """Measurements of the coordination itself, such as the speeds that set the numbers of local steps."""
     outstanding: Collection[Batch] = ()
-    """Ranges that are assigned and not applied yet: after a restart they are assigned again."""
+    """Ranges that are assigned and not applied yet. A restart assigns them again."""
 
     def evolve(self, /, **changes: Any) -> State:
         """A changed copy, like `dataclasses.replace`, but several times as fast, because programs make one for every gradient.

@@ -1,4 +1,4 @@
-"""A server that stops workers in the middle of a gradient, once that would come too late."""
+"""A server that stops workers in the middle of a gradient that would arrive too late."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from hetsim.effects import Attempt, Node, Program, Receive, Send
 class StoppingServer(ParameterServer):
     """After each version, the workers that admission names give up their gradient and compute the same range at the new weights.
 
-    Ringmaster ASGD (arXiv 2501.16168) and Rennala SGD (arXiv 2205.04461), as their authors run them. What stops a worker is the message
-    with the new weights; a gradient that was pushed before it came is ignored, and its range computed again. So a range is applied
-    once, and none is lost: the seconds are.
+    Ringmaster ASGD (arXiv 2501.16168) and Rennala SGD (arXiv 2205.04461), as their authors run them. The message with the new
+    weights stops a worker. The server ignores a gradient that was pushed before this message arrived, and the worker computes its range
+    again. So every range is applied once. Only seconds are lost.
     """
 
     stops: ClassVar[bool] = True
     gives_up_gradients: ClassVar[bool] = True
 
     def worker(self, node: Node, plan: Plan, state: State) -> Program[None]:
-        """Compute at the newest weights that the server has sent, and push what is not given up; repeat until a range is empty."""
+        """Compute at the newest weights from the server, and push each gradient that is not given up; repeat until a range is empty."""
         own, server = node.own, node.server
         pushes = own.get("compression") or Pushes(self.compression.initial(state.weights))
         packing = pushes.resumed(state.outstanding)
@@ -44,5 +44,5 @@ class StoppingServer(ParameterServer):
             message = yield from Receive(server)
 
     def stopped(self, state: State, holding: Mapping[int, Holding]) -> Collection[int]:
-        """The workers whose weights admission finds too old."""
+        """The workers whose weights are too old for the admission."""
         return frozenset(rank for rank, held in holding.items() if self.admission.gives_up(state.version - held.version))

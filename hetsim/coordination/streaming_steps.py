@@ -1,4 +1,4 @@
-"""Streaming local steps: the weights are averaged a fragment at a time, while the workers continue with their local steps."""
+"""Streaming local steps: an all-reduce averages one fragment of the weights at a time, while workers continue with local steps."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class StreamingSteps(LocalSteps):
 
     P = 1, τ = 0, α = 0 is DiLoCo.
 
-    Each outer step makes a version of Θ. Its contributions are the h steps before it, those during the all-reduce included. Each worker
+    Each outer step makes a version of Θ. Its contributions are the h steps before it, including steps during the all-reduce. Each worker
     keeps its own x_i, also after a resume. After a crash or a regroup it starts from Θ. A period that the end of the data cuts short has
     at least one step before its all-reduce.
     """
@@ -68,7 +68,7 @@ class StreamingSteps(LocalSteps):
         return super().initial(plan, weights, profile)
 
     def program(self, node: Node, plan: Plan, state: State) -> Program[None]:
-        """The same on every rank: h − τ local steps, an all-reduce of one fragment beside τ more, a global step of that fragment."""
+        """The program of every rank: h − τ local steps, the all-reduce of a fragment during τ more steps, a global step of the fragment."""
         parts = fragments(state.weights, plan, self.fragments)
         unreported = node.own.get("unreported") or UnreportedTimings()
         x = node.own.get("x", state.weights)

@@ -16,7 +16,7 @@ from hetsim.vector import Vector, weighted_sum
 
 
 class Tabled(list[Contribution]):
-    """The contributions that are new since the last version, and each worker's mean gradient, which the step is along."""
+    """The new contributions since the last version. The step follows the mean gradients in the table."""
 
     def __init__(self, new: Sequence[Contribution], means: Mapping[int, Vector]) -> None:
         super().__init__(new)
@@ -27,8 +27,8 @@ class Tabled(list[Contribution]):
 class TableServer(ParameterServer):
     """W ← W − η (1/n) Σ μ_i over the workers' mean gradients in a table that the admission keeps. Ringleader ASGD, arXiv 2509.22860.
 
-    A version's contributions are those that arrived since the last one, so each sample is counted once; but each worker weighs 1/n in every
-    version, by its old mean where it has no new one.
+    A version's contributions are the gradients since the last version, so each sample counts once. But each worker weighs 1/n in every
+    version: a worker without a new mean counts by its old one.
     """
 
     keeps_table: ClassVar[bool] = True
@@ -39,7 +39,7 @@ class TableServer(ParameterServer):
         self.only(why, weighting=PerWorker, discount=NoDiscount, compensation=NoCompensation)
 
     def corrected(self, plan: Plan, state: State, group: tuple[Contribution, ...]) -> tuple[Any, list[Contribution]]:
-        """The new contributions, with the table as it is now."""
+        """The new contributions, with the current table."""
         compensation, applied = super().corrected(plan, state, group)
         current = state.admission.current
         return compensation, Tabled(applied, {rank: current[rank].gradient for rank in sorted(current)})

@@ -11,14 +11,14 @@ from hetsim.effects import Batch, Contribution, Gather, Program
 
 
 class ComputedBatches(NamedTuple):
-    """Consecutive global batches of `num_samples` that were split by the same shares, and how many they are."""
+    """Consecutive global batches with `num_samples` each that have the same shares, and the number of these batches."""
 
     shares: tuple[int, ...]
     num_samples: int
     num_gradients: int
 
     def samples(self) -> Iterator[int]:
-        """The samples of each rank in all of them. The last global batch of an epoch budget is shorter than the sum of shares."""
+        """Each rank's total samples. The last global batch of an epoch budget is shorter than the sum of shares."""
         remaining = self.num_samples
         for share in self.shares:
             yield self.num_gradients * min(share, remaining)
@@ -27,13 +27,13 @@ class ComputedBatches(NamedTuple):
 
 @dataclass(frozen=True)
 class UnreportedTimings:
-    """The batches of all ranks since the allocation last asked for timings, and the seconds that they took this rank."""
+    """All ranks' batches since the allocation last asked for timings, and this rank's seconds for them."""
 
     computed: tuple[ComputedBatches, ...] = ()
     seconds: float = 0.0
 
     def appended(self, batches: Split, seconds: float) -> UnreportedTimings:
-        """With one more gradient of each rank."""
+        """These timings and one more gradient of each rank."""
         shares, num_samples, computed = batches.layout.samples, batches.num_samples, self.computed
         if computed and computed[-1].shares is shares and computed[-1].num_samples == num_samples:
             longer = ComputedBatches(shares, num_samples, computed[-1].num_gradients + 1)
@@ -49,7 +49,7 @@ class UnreportedTimings:
         return UnreportedTimings(before + after, self.seconds + other.seconds)
 
     def timings(self, version: int, gathered: Sequence[float]) -> tuple[Contribution, ...]:
-        """For an allocation: each rank's mean number of samples per gradient, and its mean gathered seconds."""
+        """Each rank's mean number of samples per gradient, and its mean gathered seconds. For an allocation."""
         num_gradients = sum(computed.num_gradients for computed in self.computed)
         samples = [sum(of_rank) for of_rank in zip(*(computed.samples() for computed in self.computed), strict=True)]
         return tuple(
@@ -60,14 +60,14 @@ class UnreportedTimings:
 
 
 def same_split(one: ComputedBatches, other: ComputedBatches) -> bool:
-    """Whether each rank has the same number of samples in both. Equal shares are different objects only after a resume."""
+    """Whether each rank has the same number of samples in both. After a resume, equal shares may be different objects."""
     return one.num_samples == other.num_samples and (one.shares is other.shares or one.shares == other.shares)
 
 
 def gather_timings(
     unreported: UnreportedTimings, version: int, *, asked: bool
 ) -> Program[tuple[tuple[Contribution, ...], UnreportedTimings]]:
-    """If the allocation asks: the timings of all ranks since it last asked. Also what is unreported after that."""
+    """Gather the timings of all ranks if the allocation asks for them. Returns them, and the timings that are then unreported."""
     if not asked:
         return (), unreported
     gathered = yield from Gather(unreported.seconds)

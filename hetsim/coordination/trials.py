@@ -1,4 +1,4 @@
-"""MindFlayer SGD: each worker makes a number of trials with a time limit each; a version uses the trials that ended in time."""
+"""MindFlayer SGD: each worker makes several trials with a time limit. A version uses the trials that ended in time."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from hetsim.vector import Vector
 
 @dataclass(slots=True, unsafe_hash=True)
 class Tried(Contribution):
-    """The mean gradient of a worker's `num_gradients` trials that ended in time, of `num_trials`; zero if none did."""
+    """The mean gradient of a worker's trials. `num_gradients` of its `num_trials` trials ended in time. The mean is zero if none did."""
 
     num_trials: int = 0
     num_samples_cut: int = 0
-    """Samples of the round that no gradient is of."""
+    """The samples of the round that are in no gradient."""
 
 
 class Round(list[Contribution]):
-    """The contributions to a version, and Σ B_i p_i, how many trials were to end in time."""
+    """The contributions to a version, and the expected number of trials in time, Σ B_i p_i."""
 
     def __init__(self, tried: Sequence[Contribution], expected: float) -> None:
         super().__init__(tried)
@@ -40,21 +40,21 @@ class Round(list[Contribution]):
 
 @dataclass(frozen=True, kw_only=True)
 class Trials(ParameterServer):
-    """W ← W − η Σ g / Σ_i B_i p_i over all gradients that ended within t_i seconds, of B_i trials of each worker: arXiv 2410.04285.
+    """W ← W − η Σ g / Σ_i B_i p_i over all gradients that ended within t_i seconds, from B_i trials of each worker: arXiv 2410.04285.
 
-    All trials of a version are at its weights. A trial that takes longer is given up. Its samples are tried again as long as there are
-    trials; samples that are left then are discarded. p_i = P(T_i ≤ t_i) is known beforehand, or measured: the part of the worker's trials
-    so far that ended in time. One trial without a limit is synchronous SGD.
+    All trials of a version use its weights. A worker gives up a trial that takes longer than t_i, and uses a further trial for the same
+    samples. Samples without a trial are discarded. p_i = P(T_i ≤ t_i) is given or measured: the fraction of the worker's trials so far that
+    ended in time. One trial without a limit is synchronous SGD.
     """
 
     gives_up_gradients: ClassVar[bool] = True
 
     trials: int | Sequence[int]
-    """B_i: of all workers, or of each"""
+    """B_i: one number for all workers, or one for each."""
     within: float | Sequence[float] | None = None
-    """t_i in seconds: of all workers, or of each; None: no limit"""
+    """t_i in seconds: one number for all workers, or one for each; None: no limit."""
     success: float | Sequence[float] | None = None
-    """p_i: of all workers, or of each; None: measured"""
+    """p_i: one number for all workers, or one for each; None: measured."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -78,11 +78,11 @@ class Trials(ParameterServer):
         return self.trials if isinstance(self.trials, int) else max(self.trials)
 
     def initial(self, plan: Plan, weights: Vector, profile: Sequence[Contribution] = ()) -> State:
-        """The state before the first step: no trial has been made."""
+        """The state before the first step. No trial has been made."""
         return super().initial(plan, weights, profile).evolve(measured={})
 
     def worker(self, node: Node, plan: Plan, state: State) -> Program[None]:
-        """Pull weights and a range; try each part of it until it ends in time; push the mean; repeat until a range is empty."""
+        """Pull weights and a range; try each part of the range until a trial ends in time; push the mean; repeat until a range is empty."""
         own, server = node.own, node.server
         within = inf if self.within is None else _of(self.within, node.rank)
         pushes = own.get("compression") or Pushes(self.compression.initial(state.weights))
@@ -112,15 +112,15 @@ class Trials(ParameterServer):
             message = yield from Receive(server)
 
     def next_range(self, plan: Plan, state: State, outstanding: Outstanding, rank: int) -> Batch:
-        """The positions of all trials, each over the worker's share."""
+        """The positions of all trials. Each trial takes the worker's share."""
         return outstanding.take(plan, rank, self.allocation.shares(state.allocation)[rank], _of(self.trials, rank))
 
     def details(self, plan: Plan, state: State, rank: int) -> Mapping[str, Any]:
-        """The samples of a trial."""
+        """The number of samples in a trial."""
         return {"share": self.allocation.shares(state.allocation)[rank]}
 
     def contribution(self, message: Message, held: Holding, plan: Plan, state: State) -> Contribution:
-        """The mean of the trials that ended in time; they are of the first samples of the range."""
+        """The mean of the trials that ended in time. These trials cover the first samples of the range."""
         c = super().contribution(message, held, plan, state)
         return Tried(
             c.rank, replace(c.batch, samples=message.samples), c.version, c.seconds, c.loss, c.staleness, c.gradient, c.used,
@@ -128,7 +128,7 @@ class Trials(ParameterServer):
         )  # fmt: skip
 
     def corrected(self, plan: Plan, state: State, group: tuple[Contribution, ...]) -> tuple[Any, list[Contribution]]:
-        """The contributions, with Σ B_i p_i; a worker that has none counts with the mean loss of the others."""
+        """The contributions, with Σ B_i p_i. A worker without any trial in time gets the mean loss of the others."""
         compensation, tried = super().corrected(plan, state, group)
         losses = [c.loss for c in tried if c.num_gradients]
         tried = [c if c.num_gradients or not losses else replace(c, loss=sum(losses) / len(losses)) for c in tried]
@@ -144,12 +144,12 @@ class Trials(ParameterServer):
         return ended / trials
 
     def factors(self, group: Sequence[Contribution], plan: Plan) -> list[float]:
-        """m_i / Σ B_j p_j, where m_i of worker i's trials ended in time."""
+        """m_i / Σ B_j p_j, where m_i trials of worker i ended in time."""
         expected = group.expected if isinstance(group, Round) else sum(c.num_gradients for c in group)
         return [c.num_gradients / expected if expected else 0.0 for c in group]
 
     def observed(self, plan: Plan, state: State, decision: Decision) -> State:
-        """The state after the allocation has observed a mean trial of each worker; with what was discarded, and how many trials ended."""
+        """The state after the allocation has observed a mean trial of each worker. It also counts discarded samples, and trials in time."""
         seen = decision.apply + decision.drop
         steps = [replace(c, batch=replace(c.batch, samples=round(c.samples / c.num_gradients))) for c in seen if c.num_gradients]
         allocation = self.allocation.observe(state.allocation, steps, plan.epoch(state.num_samples))
@@ -158,7 +158,7 @@ class Trials(ParameterServer):
         return state.evolve(allocation=allocation, num_samples_discarded=num_samples_discarded, measured=counted(state.measured, seen))
 
     def remark(self, last: State) -> str | None:
-        """Whose trials were all given up."""
+        """A warning that lists the workers whose trials were all given up."""
         never = [rank for rank, (ended, _) in sorted((last.measured or {}).items()) if not ended]
         if not never:
             return super().remark(last)
@@ -169,7 +169,7 @@ class Trials(ParameterServer):
 
 
 def counted(measured: Mapping[int, tuple[int, int]], tried: Sequence[Contribution]) -> dict[int, tuple[int, int]]:
-    """How many trials of each worker have ended in time, of how many, with these ones."""
+    """For each worker, how many of its trials ended in time, and its total number of trials, including these contributions."""
     counts = dict(measured)
     for c in tried:
         if isinstance(c, Tried):
