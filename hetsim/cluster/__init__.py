@@ -1,4 +1,4 @@
-"""What a method runs on: nodes, links and faults, and the seconds that gradients, updates, messages and collectives take."""
+"""The hardware that a method runs on: nodes, links and faults, and the seconds of gradients, updates, messages and collectives."""
 
 from hetsim.cluster.faults import Faults, Outages
 from hetsim.cluster.model import Cluster, Network, Node, Path, Server, SlowSpells

@@ -10,7 +10,7 @@ from hetsim.cluster.racks import Between, Rack
 
 
 def slowdown_of(cluster: Cluster, link: tuple[str, int | str]) -> LinkSlowdown | None:
-    """That of a link by its name; None if the link does not change."""
+    """The slowdown of a link, by the link's name; None if the link does not change."""
     owner = link[1]
     if isinstance(owner, int):
         return cluster.nodes[owner].link_slowdown
@@ -22,5 +22,5 @@ def slowdown_of(cluster: Cluster, link: tuple[str, int | str]) -> LinkSlowdown |
 
 
 def changes(ends: Iterable[Between | Node | Rack | Server]) -> bool:
-    """Whether a link of any of these changes, or the way that it is."""
+    """Whether the links of any of these nodes, racks or servers change over time, or any of these ways between racks."""
     return any(end.link_slowdown is not None for end in ends)

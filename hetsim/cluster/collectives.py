@@ -1,9 +1,9 @@
 """The seconds of a collective in closed form, from the entry of the last rank: the slowest message decides each step.
 
 In a step all participants send at once. Each link is divided equally among the messages that cross it, so a step takes the
-largest latency + nbytes / rate; with equal latencies that is exactly its time under max-min sharing. A step begins when the one
-before is complete on all ranks: a ring in which each rank continues by itself (`tests/rings.py`) may be faster on unequal
-links, never slower. Where messages have a jitter, the added time is computed rank by rank (`lateness.py`).
+largest latency + nbytes / rate. With equal latencies, this is exactly the step's time under max-min sharing. A step begins when the
+previous step is complete on all ranks. A ring in which each rank continues by itself (`tests/rings.py`) may be faster on unequal
+links, but never slower. If messages have a jitter, the added time is computed rank by rank (`lateness.py`).
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Step:
-    """The distinct (latency in seconds, bytes per second) of the messages of one step; their ways, if their links change."""
+    """The distinct (latency in seconds, bytes per second) of a step's messages, and the messages' ways if links change over time."""
 
     messages: frozenset[tuple[float, float]] = frozenset()
     ways: frozenset[Way] = frozenset()
 
 
 Phase = tuple[tuple[int, Step, int], ...]
-"""What happens at the same time: so many equal steps, one after another, whose messages have 1/parts of the vector."""
+"""Simultaneous sequences of equal steps, each as (number of steps, step, parts): a message contains 1/parts of the vector."""
 
 
 class Collectives:
-    """Collectives among these ranks of a cluster; what depends on the ranks alone is computed once."""
+    """Collectives among these ranks of a cluster. Values that depend only on the ranks are computed once."""
 
     def __init__(self, cluster: Cluster, members: Sequence[int] | None = None, *, seed: int = 0) -> None:
         self.cluster = cluster
@@ -51,8 +51,8 @@ class Collectives:
     def all_reduce_seconds(self, nbytes: int, number: Sequence[int] = (), begins: float = 0.0) -> float:
         """Seconds of the network's all-reduce of a vector of `nbytes` bytes; zero for one participant.
 
-        `number` identifies the collective within the run. The jitters of its messages depend on it, and those of links that change on the
-        second at which it begins.
+        `number` identifies the collective within the run, and determines the jitters of its messages. If links change over time, the
+        result depends on `begins`, the second at which the collective begins.
         """
         network = self.cluster.network
         if self._changes and len(self.members) > 1:
@@ -69,7 +69,7 @@ class Collectives:
         return self._known[nbytes] + late.last
 
     def gather_seconds(self, number: Sequence[int] = (), begins: float = 0.0, *, nbytes: int = 8) -> float:
-        """Seconds until each rank has `nbytes` bytes, such as a number, from each other: N−1 steps around the ring."""
+        """Seconds of an all-gather of `nbytes` bytes from each rank, such as a number: N−1 steps around the ring."""
         num_steps = len(self.members) - 1
         if self._changes:
             seconds = self._walked([((num_steps, self._ring, 1),)], nbytes, begins)
@@ -83,7 +83,7 @@ class Collectives:
 
     @staticmethod
     def _walked(phases: Iterable[Phase], nbytes: float, begins: float) -> float:
-        """Seconds of phases over links that change: each step begins when the one before is complete."""
+        """Seconds of phases over links that change. Each step begins when the previous step is complete."""
         now = begins
         for phase in phases:
             ends = [now]
@@ -101,7 +101,7 @@ class Collectives:
         return None if jitter is None or num == 1 else Lateness(num, jitter, (self.seed, *number))
 
     def ring(self, nbytes: int) -> float:
-        """2(N−1) steps; in each of them every rank sends 1/N of the vector to the next rank."""
+        """2(N−1) steps. In each step, every rank sends 1/N of the vector to the next rank."""
         num = len(self.members)
         return 2 * (num - 1) * self._seconds(self._ring, nbytes, num)
 
@@ -111,15 +111,15 @@ class Collectives:
         return [((2 * (num - 1), self._ring, num),)]
 
     def late_ring(self, nbytes: int, late: Lateness) -> None:
-        """The lateness of a ring's ranks at its end."""
+        """Add the lateness of each rank at the end of a ring."""
         num = len(self.members)
         late.ring(2 * (num - 1), self._latency(self._ring, nbytes, num))
 
     def halving_doubling(self, nbytes: int) -> float:
         """Recursive halving, then doubling: log2(P) exchanges of 1/2, 1/4 … 1/P of the vector with partners 1, 2 … P/2 away, twice.
 
-        P is the largest power of two up to N; each of the N − P other ranks first sends its vector to a partner and at the end
-        receives the sum from it. Rabenseifner 2004 (10.1007/978-3-540-24685-5_1).
+        P is the largest power of two up to N. Each of the N − P other ranks first sends its vector to a partner, and finally receives the
+        sum from it. Rabenseifner 2004 (10.1007/978-3-540-24685-5_1).
         """
         exchanges, there, back = self._exchanges
         total = self._seconds(there, nbytes) + self._seconds(back, nbytes)
@@ -134,7 +134,7 @@ class Collectives:
         return [((1, there, 1),), *halving, *reversed(halving), ((1, back, 1),)]
 
     def late_halving_doubling(self, nbytes: int, late: Lateness) -> None:
-        """The lateness of the ranks at the end; the remaining ones have it of the sum that they receive."""
+        """Add the lateness of each rank at the end. Each of the N − P other ranks is as late as the sum that it receives."""
         exchanges, _, back = self._exchanges
         core = np.arange(2 ** len(exchanges))
         remaining = np.arange(len(core), len(self.members))
@@ -148,8 +148,8 @@ class Collectives:
     def two_level(self, nbytes: int) -> float:
         """Reduce-scatter around the ring of each rack, all-reduce among the racks, all-gather in each rack.
 
-        A rack of m nodes takes m−1 steps of 1/m of the vector, before and after. Among R racks there are M rings at once, where
-        M is the size of the smallest rack; each carries 1/M of the vector: 2(R−1) steps of 1/(M·R).
+        A rack of m nodes takes m−1 steps of 1/m of the vector, before and after the all-reduce. Among R racks, M rings run at once, where M
+        is the size of the smallest rack. Each ring carries 1/M of the vector in 2(R−1) steps of 1/(M·R).
         """
         within, num_rings, among = self._racks
         inside = max(((num - 1) * self._seconds(step, nbytes, num) for num, step in within), default=0.0)
@@ -164,9 +164,10 @@ class Collectives:
         return [inside, ((2 * (num_racks - 1), among, num_racks * num_rings),), inside]
 
     def late_two_level(self, nbytes: int, late: Lateness) -> None:
-        """The lateness of the ranks at the end.
+        """Add the lateness of each rank at the end.
 
-        A rank of a faster rack has time to spare before its ring among the racks. In a rack with more nodes than rings all wait for all.
+        A rank of a faster rack can make up lateness before its ring among the racks. In a rack with more nodes than rings, all ranks wait
+        for each other.
         """
         within, num_rings, among = self._racks
         place_of = {rank: place for place, rank in enumerate(self.members)}
@@ -198,11 +199,11 @@ class Collectives:
 
     @staticmethod
     def _latency(step: Step, nbytes: float, parts: int = 1) -> float:
-        """The latency of the slowest message of a step: for so long a rank that has sent its own may wait for the other one."""
+        """The latency of the slowest message of a step. A rank that has sent waits up to this long for the other message."""
         return max(((latency + nbytes / (parts * rate), latency) for latency, rate in step.messages), default=(0.0, 0.0))[1]
 
     def _step(self, messages: Iterable[tuple[int, int]]) -> Step:
-        """The step in which these (sender, receiver) send at once."""
+        """The step in which these (sender, receiver) pairs send at once."""
         cluster = self.cluster
         if self._alike:
             one = (cluster.network.latency_seconds, cluster.network.bytes_per_second)
@@ -225,7 +226,7 @@ class Collectives:
 
     @cached_property
     def _alike(self) -> bool:
-        """Whether all messages of all steps take the same: each machine sends one at a time, and receives one, on a card of its own."""
+        """Whether all messages of all steps take the same time, because no two messages share a link or a network card."""
         cluster = self.cluster
         ends: list[Node | Rack] = [*cluster.nodes, *cluster.network.racks.values()]
         shared_cards = cluster.network.sharing != "none" and cluster.hosts
@@ -242,7 +243,7 @@ class Collectives:
 
     @cached_property
     def _exchanges(self) -> tuple[list[Step], Step, Step]:
-        """The step of each power of two, and the steps in which the remaining ranks send their vectors and receive the sum."""
+        """The step for each power of two, and the steps in which the remaining ranks send their vectors and receive the sum."""
         power = len(self.members).bit_length() - 1
         core = self.members[: 2**power]
         exchanges = [self._step((rank, core[place ^ 2**k]) for place, rank in enumerate(core)) for k in range(power)]
@@ -272,9 +273,9 @@ ALGORITHMS: dict[str, tuple[Callable[[Collectives, int], float], Late, Callable[
     "halving_doubling": (Collectives.halving_doubling, Collectives.late_halving_doubling, Collectives.phases_of_halving_doubling),
     "two_level": (Collectives.two_level, Collectives.late_two_level, Collectives.phases_of_two_level),
 }
-"""All-reduce algorithms by the name that `cluster.network.all_reduce` has for them: seconds, what jitter adds, the steps."""
+"""For each value of `cluster.network.all_reduce`: functions for the seconds, the lateness, and the phases."""
 
 
 def _around(places: Sequence[T]) -> Iterable[tuple[T, T]]:
-    """Each place with the next one, and the last with the first."""
+    """Pairs of each place and the next one. The last pair is the last and the first place."""
     yield from pairwise([*places, places[0]]) if len(places) > 1 else ()

@@ -1,4 +1,4 @@
-"""How long a node's work takes: by its description, noise from its own random stream, and changes of its speed meanwhile."""
+"""The time of a node's work: from its description, noise of its own random stream, and changes of its speed during the work."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hetsim.errors import RunFailed
 from hetsim.vector import Vector, nbytes
 
 MAX_SPEED_CHANGES = 100_000
-"""A step, or a pause before one, during which a node's speed changes more often is refused: to add up its time would take too long."""
+"""The maximum number of speed changes during a step, or a pause before it. Adding up more of them would take too long."""
 
 
 TOO_MANY = (
@@ -21,13 +21,13 @@ TOO_MANY = (
     "longer, or the other times shorter"
 )
 SHARING_WEIGHTS = (1e-3, 1e3)
-"""The least and the largest one: sums and quotients of them are exact to many digits."""
+"""The minimum and maximum weight. Sums and quotients of weights in this range are exact to many digits."""
 PROBED = ((1, 0.0), (7, 0.5), (1000, 30.0), (10**6, 1e5))
-"""(samples, second of the start) for which step times are tried, to see whether they are affine."""
+"""Pairs (samples, second of the start) at which step times are tried, to find out whether they are affine."""
 
 
 class StepTimes:
-    """The seconds of one node's gradients, in the order in which it computes them."""
+    """The seconds of one node's gradients, in the order in which the node computes them."""
 
     __slots__ = ("_factors", "node", "slowdown")
 
@@ -37,15 +37,15 @@ class StepTimes:
         self._factors = node.noise.draws(seed, rank, stream, least=MIN_FACTOR) if node.noise else None
 
     def skip(self, num_gradients: int) -> None:
-        """Start after the gradients of an earlier run."""
+        """Skip the gradients of an earlier run."""
         if self._factors is not None:
             next(islice(self._factors, num_gradients, num_gradients), None)
 
     @property
     def affine(self) -> tuple[float, float] | None:
-        """(overhead, seconds per sample), if the next gradient takes (overhead + b · seconds per sample) · noise; None: ask `seconds`.
+        """(overhead, seconds per sample), if the next gradient takes (overhead + b · seconds per sample) · noise; None: call `seconds`.
 
-        This is found out by asking a node of the same description, without noise, for a few sizes at a few moments.
+        To find out, it asks an equal node without noise for a few sizes at a few moments.
         """
         node = self.node
         if node.table or node.micro_batch is not None or self.slowdown is not None:
@@ -56,7 +56,7 @@ class StepTimes:
         return line if all(asked) and all(steady.update_seconds(start) == node.seconds_per_update for _, start in PROBED) else None
 
     def seconds(self, samples: int, start: float = 0.0) -> float:
-        """The seconds of the next gradient, over this number of samples, started at second `start` of the run."""
+        """The seconds of the next gradient, over `samples` samples, if it starts at second `start` of the run."""
         num_passes, rest = divmod(samples, self.node.micro_batch or samples or 1)
         seconds = num_passes * _pass(self.node, self.node.micro_batch or samples)
         seconds += _pass(self.node, rest) if rest or not samples else 0.0
@@ -65,15 +65,15 @@ class StepTimes:
         return seconds if self.slowdown is None else self.slowdown.stretched(seconds, start)
 
     def update_seconds(self, start: float) -> float:
-        """Of an optimizer step on the node, started at second `start` of the run."""
+        """The seconds of an optimizer step on the node, if it starts at second `start` of the run."""
         seconds = self.node.seconds_per_update
         return seconds if self.slowdown is None else self.slowdown.stretched(seconds, start)
 
 
 def share_ready(node: Node, samples: int, ready: float) -> float:
-    """Return the share of a gradient's seconds after which a bucket is complete that takes the share `ready` of a single pass.
+    """Return the fraction of a gradient's seconds after which a bucket is complete.
 
-    With a `micro_batch`, the last pass completes the buckets.
+    `ready` is this fraction for a gradient in a single pass. With a `micro_batch`, the last pass completes the buckets.
     """
     most = node.micro_batch
     if most is None or samples <= most:
@@ -85,7 +85,7 @@ def share_ready(node: Node, samples: int, ready: float) -> float:
 
 
 def sizes_of_passes(node: Node, samples: int) -> set[int]:
-    """The numbers of samples of each pass of a gradient over this number of samples."""
+    """The numbers of samples in the passes of a gradient over `samples` samples."""
     most = node.micro_batch
     return {samples} if most is None or samples <= most else {most, samples % most or most}
 
@@ -96,7 +96,7 @@ def _pass(node: Node, samples: int) -> float:
 
 
 class ServiceTimes:
-    """The seconds of a server's updates, in order: of the server, or with a `number` of the local server of that number, from 1."""
+    """The seconds of a server's updates, in order. A `number` selects a local server, from 1; without it, the global server is meant."""
 
     def __init__(self, cluster: Cluster, *, seed: int, number: int = 0) -> None:
         self.server = cluster.server
@@ -105,18 +105,18 @@ class ServiceTimes:
         self._factors = noise.draws(seed, number, SERVICE, least=MIN_FACTOR) if noise else None
 
     def skip(self, num_updates: int) -> None:
-        """Start after the updates of an earlier run."""
+        """Skip the updates of an earlier run."""
         if self._factors is not None:
             next(islice(self._factors, num_updates, num_updates), None)
 
     def update_seconds(self, gradient: Vector) -> float:
-        """Of the next update, with a gradient of this size."""
+        """The seconds of the next update, with a gradient of this size."""
         seconds = self._always if self._always is not None else self.server.update_seconds(nbytes(gradient))
         return seconds if self._factors is None else seconds * next(self._factors)
 
 
 class OfMessages:
-    """Numbers drawn for the messages from one rank to another: one for each, in order."""
+    """Random numbers for the messages from one rank to another: one for each message, in order."""
 
     def __init__(self, law: Distribution | None, stream: int, cluster: Cluster, sender: int, receiver: int, *, seed: int) -> None:
         assert law is not None
@@ -126,37 +126,37 @@ class OfMessages:
         self.num_drawn = 0
 
     def skip(self, num_messages: int) -> None:
-        """Start after the messages of an earlier run."""
+        """Skip the messages of an earlier run."""
         next(islice(self._draws, num_messages, num_messages), None)
         self.num_drawn += num_messages
 
     def next(self) -> float:
-        """Of the next message."""
+        """The number for the next message."""
         self.num_drawn += 1
         return next(self._draws)
 
 
 class Jitter(OfMessages):
-    """The seconds added to the latency of each message."""
+    """The seconds that are added to the latency of each message."""
 
     def __init__(self, cluster: Cluster, sender: int, receiver: int, *, seed: int) -> None:
         super().__init__(cluster.network.jitter_seconds, JITTER, cluster, sender, receiver, seed=seed)
 
 
 class SharingWeights(OfMessages):
-    """The weight with which each message shares links: what is drawn, within `SHARING_WEIGHTS`."""
+    """The weight of each message in shared links: a drawn number, limited to `SHARING_WEIGHTS`."""
 
     def __init__(self, cluster: Cluster, sender: int, receiver: int, *, seed: int) -> None:
         super().__init__(cluster.network.sharing_noise, SHARING, cluster, sender, receiver, seed=seed)
 
     def next(self) -> float:
-        """Of the next message."""
+        """The weight of the next message."""
         least, most = SHARING_WEIGHTS
         return min(max(super().next(), least), most)
 
 
 def interpolated(table: tuple[tuple[int, float], ...], samples: int) -> float:
-    """Linear between the measured points, constant below the first, and beyond the last as between the last two."""
+    """Linear between the measured points, constant below the first point, and extrapolated from the last two points."""
     at = bisect_right(table, samples, key=lambda point: point[0])
     if at == 0 or len(table) == 1:
         return table[0][1]
@@ -166,7 +166,7 @@ def interpolated(table: tuple[tuple[int, float], ...], samples: int) -> float:
 
 
 class Slowdown:
-    """A piecewise constant factor on the seconds of work, from second 0 on: slow spells, a recorded trace, or both multiplied."""
+    """A piecewise constant factor on the seconds of work, from second 0 on: slow spells, a recorded trace, or their product."""
 
     def __init__(self, node: Node, *, seed: int, rank: int) -> None:
         recorded = _recorded(node.slowdown or ((0.0, 1.0),), node.slowdown_period_seconds)
@@ -177,7 +177,7 @@ class Slowdown:
         self._more()
 
     def stretched(self, seconds: float, start: float) -> float:
-        """How long this work (in seconds at full speed) takes from `start` on: its rate is 1/factor at each moment."""
+        """The time of work from `start` on. `seconds` is its time at full speed. At each moment, work proceeds at the rate 1/factor."""
         last = len(self._starts) + MAX_SPEED_CHANGES
         while self._starts[-1] <= start and self._more():
             if len(self._starts) > last:
@@ -206,7 +206,7 @@ class Slowdown:
 
 
 def _recorded(factors: Sequence[tuple[float, float]], period: float | None) -> Iterator[tuple[float, float]]:
-    """(second, factor) from which each factor holds: again and again with a period."""
+    """Pairs (second, factor): each factor holds from its second on. With a period, the factors repeat."""
     for turn in count():
         for second, factor in factors:
             yield turn * (period or 0.0) + second, factor
@@ -215,7 +215,7 @@ def _recorded(factors: Sequence[tuple[float, float]], period: float | None) -> I
 
 
 def _spells(spells: SlowSpells, seed: int, rank: int) -> Iterator[tuple[float, float]]:
-    """(second, factor) from which each spell holds: alternately fast and slow."""
+    """Pairs (second, factor) of alternating fast and slow spells: each factor holds from its second on."""
     between = spells.seconds_between.draws(seed, rank, SPELLS, 0)
     lasting = spells.seconds_lasting.draws(seed, rank, SPELLS, 1)
     now = 0.0
@@ -227,7 +227,7 @@ def _spells(spells: SlowSpells, seed: int, rank: int) -> Iterator[tuple[float, f
 
 
 def _product(one: Iterator[tuple[float, float]], other: Iterator[tuple[float, float]]) -> Iterator[tuple[float, float]]:
-    """Two piecewise constant factors multiplied; both begin at 0."""
+    """The product of two piecewise constant factors, which both begin at 0."""
     (_, a), (_, b) = next(one), next(other)
     yield 0.0, a * b
     next_a, next_b = next(one, None), next(other, None)

@@ -1,4 +1,4 @@
-"""Connections over a cluster's described links, and the rates at which they flow."""
+"""Connections over a cluster's described links, and the rates of their transfers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Link:
 
 @dataclass(eq=False, slots=True)
 class Connection:
-    """From one rank to another: it transfers one message after another, and its first one is a flow for `max_min_fair`."""
+    """A connection from one rank to another. It transfers its messages one by one. The first message is a flow for `max_min_fair`."""
 
     links: tuple[Link, ...]
     bytes_per_second: float
@@ -35,12 +35,12 @@ class Connection:
 
     @property
     def cap(self) -> float:
-        """The most that it gets, per unit of weight."""
+        """The connection's maximum rate, per unit of weight."""
         return self.bytes_per_second / self.weight
 
 
 def connection_of(cluster: Cluster, sender: int, receiver: int, links: dict[tuple[str, int | str], Link]) -> Connection:
-    """The one from a rank to another, over these links; those that were not met before are added to them."""
+    """The connection between two ranks over these links. Links that are not in `links` yet are added."""
     path = cluster.path(sender, receiver)
     for link in path.links:
         if link not in links:
@@ -50,9 +50,9 @@ def connection_of(cluster: Cluster, sender: int, receiver: int, links: dict[tupl
 
 
 def described_rates(cluster: Cluster, ways: Sequence[tuple[int, int]]) -> list[float]:
-    """The rates of transfers from a rank to another that flow at the same time, one on each of these ways, all of one weight.
+    """The rates of simultaneous transfers of equal weight, one on each of these ways (sender, receiver).
 
-    They share described links alone: what a network card carries is not known before it is measured.
+    They share only described links, because the bandwidth of a network card is unknown before it is measured.
     """
     cluster = replace(cluster, network=replace(cluster.network, sharing="none"))
     links: dict[tuple[str, int | str], Link] = {}
@@ -62,7 +62,7 @@ def described_rates(cluster: Cluster, ways: Sequence[tuple[int, int]]) -> list[f
 
 
 def fair_rates(flowing: list[Connection]) -> dict[Connection, float]:
-    """The max-min fair rates of what flows over these connections, in bytes per second."""
+    """The max-min fair rates of the transfers on these connections, in bytes per second."""
     links = dict.fromkeys(link for connection in flowing for link in connection.links)
     for link in links:
         link.groups = {}

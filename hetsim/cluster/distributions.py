@@ -1,4 +1,4 @@
-"""Distributions by SciPy's names, drawn in blocks; the common ones by NumPy alone, as scipy.stats takes half a second to import."""
+"""Distributions by SciPy's names, drawn in blocks. NumPy alone draws common ones, because importing scipy.stats takes half a second."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from hetsim.cluster.factors import measured_factors
 from hetsim.cluster.streams import generator
 
 GRADIENTS, PROFILING, SPELLS, SERVICE, JITTER, OUTAGES, PERIODS, SHARING, COLLECTIVES = 1, 4, 6, 7, 8, 9, 10, 11, 12
-"""Keep the streams of random numbers of a run apart; 2, 3 and 5 are those of other draws from the same seed."""
+"""Numbers that separate a run's streams of random numbers. Other draws from the same seed use 2, 3 and 5."""
 BLOCK = 64  # numbers drawn at a time
 MIN_FACTOR, MAX_DRAWN = 1e-100, 1e12
-"""The bounds of a drawn factor on times: their products and quotients are far from the ends of a float. Drawn times have the upper one."""
+"""The bounds of a drawn factor on times, so that products and quotients stay within a float. Drawn times have the upper bound, too."""
 
 
 Standard = Callable[..., NDArray[np.float64]]
@@ -34,11 +34,11 @@ COMMON: dict[str, tuple[tuple[str, ...], Standard]] = {
     "uniform": ((), lambda rng, size: rng.random(size)),
     "weibull_min": (("c",), lambda rng, size, c: rng.weibull(c, size)),
 }
-"""Distributions drawn without SciPy: names of the shape parameters, and a function that draws `size` numbers with loc 0, scale 1."""
+"""Distributions drawn without SciPy: names of the shape parameters, and a function that draws `size` numbers with loc 0 and scale 1."""
 
 
 EMPIRICAL = "empirical"
-"""The law of numbers that were measured: each of them is drawn as often as any other."""
+"""The distribution of measured numbers: each number is equally probable."""
 
 
 @dataclass(frozen=True)
@@ -48,29 +48,29 @@ class Distribution:
     distribution: str
     parameters: Mapping[str, float] = field(default_factory=dict)
     key: str = field(default="a distribution", compare=False)
-    """Where it stands in the config."""
+    """The distribution's key in the config."""
     values: tuple[float, ...] = field(default=(), repr=False)
-    """The numbers of an empirical one, whose mean is 1."""
+    """The numbers of an empirical distribution. Their mean is 1."""
 
     def draws(self, *stream: int, least: float = 0.0) -> Iterator[float]:
-        """The numbers of one random stream, which whole numbers identify; they do not depend on other streams.
+        """The numbers of one random stream, which whole numbers identify. They do not depend on other streams.
 
-        ValueError with one sentence if a number is less than `least`, or more than MAX_DRAWN.
+        Raises ValueError if a number is less than `least` or more than MAX_DRAWN.
         """
         return chain.from_iterable(self._blocks(stream, least))  # a packed block is a quarter of a list of floats
 
     def _blocks(self, stream: tuple[int, ...], least: float) -> Iterator[memoryview]:
-        """The same numbers, packed; the generator is made when the first is drawn."""
+        """The same numbers as packed blocks. The generator is made when the first block is drawn."""
         draw, rng = self.drawer(), generator(*stream)
         while True:
             yield self.checked(draw(rng, BLOCK), least).data
 
     def drawn(self, rng: np.random.Generator, size: int) -> NDArray[np.float64]:
-        """So many numbers from a generator; ValueError as of `draws`."""
+        """Draw `size` numbers from a generator. Raises ValueError as `draws` does."""
         return self.checked(self.drawer()(rng, size), 0.0)
 
     def checked(self, block: NDArray[np.float64], least: float) -> NDArray[np.float64]:
-        """The numbers that were drawn; ValueError as of `draws`."""
+        """Return the drawn numbers. Raises ValueError as `draws` does."""
         smallest, largest = block.min(initial=MAX_DRAWN), block.max(initial=least)
         if not (least <= smallest and largest <= MAX_DRAWN):  # also of NaN
             extreme = float(largest if least <= smallest else smallest)
@@ -99,7 +99,7 @@ class Distribution:
 
 
 def parse_distribution(key: str, config: Any) -> Distribution:
-    """The distribution that a config describes, such as {distribution: lognorm, s: 0.1}; ValueError if it describes none."""
+    """The distribution that a config describes, such as {distribution: lognorm, s: 0.1}. Raises ValueError if it describes none."""
     if not isinstance(config, Mapping) or not isinstance(config.get("distribution"), str):
         raise ValueError(f"{key} must be null or a mapping such as {{distribution: lognorm, s: 0.1}}, not {config!r}")
     name = config["distribution"]
@@ -140,7 +140,7 @@ def _shapes(key: str, name: str) -> tuple[str, ...]:
 
 
 def _check_support(key: str, name: str, parameters: Mapping[str, float]) -> None:
-    """Refuse a distribution with negative values: times and factors on them are at least zero."""
+    """Refuse a distribution with negative values, because times and their factors are at least zero."""
     from scipy import stats
 
     with warnings.catch_warnings(record=True) as warned:

@@ -1,6 +1,6 @@
-"""Files of numbers that a cluster names: read as numbers and as nothing else. No sentence quotes what is in one.
+"""Read files of numbers that a cluster refers to. They are read only as numbers, and no error quotes their content.
 
-The config may be a stranger's, and the file that it names any of the user's.
+The config may come from somebody else, and the path may name any file of the user.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ HEAD = "factor"
 MAX_BYTES = 4_000_000
 MAX_FACTORS = 100_000
 LEAST, MOST = 1e-9, 1e9
-"""The bounds of a factor: their sum is far from the ends of a float."""
+"""The bounds of a factor, so that a sum of factors stays within a float."""
 
 
 def regular_file(value: str) -> Path:
-    """The path; ValueError for a pipe, a device, a folder, or what the kernel makes up."""
+    """The path. Raises ValueError for a pipe, a device, a folder, or a virtual file of the kernel."""
     path = Path(value)
     if path.exists() and (not path.is_file() or Path("/proc") in path.resolve().parents):
         raise ValueError("it is not a regular file")
@@ -27,7 +27,7 @@ def regular_file(value: str) -> Path:
 
 
 def measured_factors(key: str, value: Any) -> tuple[float, ...]:
-    """The numbers of a CSV file with the one column `factor`, divided by their mean. ValueError with one sentence if they are none."""
+    """The numbers in the single column `factor` of a CSV file, divided by their mean. Raises ValueError if the file is invalid."""
     if not isinstance(value, str):
         raise ValueError(f"{key} must be the name of a CSV file with the column {HEAD}, not {type(value).__name__}")
     try:
@@ -41,7 +41,7 @@ def measured_factors(key: str, value: Any) -> tuple[float, ...]:
 
 @lru_cache(maxsize=64)
 def _read(path: Path, *_when: int) -> tuple[float, ...]:
-    """The numbers of a file that was last changed then, and had this size: many rows of nodes may name one file."""
+    """The numbers of a file. The result is cached by the file's time of change and size, because many rows of nodes may use one file."""
     with path.open("rb") as file:
         read = file.read(MAX_BYTES + 1)
     if len(read) > MAX_BYTES:

@@ -1,6 +1,6 @@
 """Max-min fair rates by progressive filling: D. Bertsekas and R. Gallager, *Data Networks*, 2nd ed. (1992), section 6.5.2.
 
-With weights a flow counts as so many: where a link stops several, their rates are in proportion to their weights.
+A flow of weight w counts as w flows. If one link limits several flows, their rates are proportional to their weights.
 """
 
 from __future__ import annotations
@@ -11,8 +11,11 @@ from typing import Any, Protocol, TypeVar
 
 
 class Link(Protocol):
-    """A link for `groups` of flows; `max_min_fair` writes `left`, the capacity not given yet, `open`, the weight of the flows without a
-    rate, and `waiting`, the number of their groups."""
+    """A link that `groups` of flows cross. `max_min_fair` writes the other attributes.
+
+    `left` is the capacity not assigned yet. `open` is the total weight of the flows without a rate. `waiting` is the number of their
+    groups.
+    """
 
     bytes_per_second: float
     left: float
@@ -25,13 +28,13 @@ class Link(Protocol):
 
 
 class Group(Protocol):
-    """Flows that cross the same links, of this total weight, each under the same cap."""
+    """Flows that cross the same links, with their total weight and the cap of each flow."""
 
     weight: float
 
     @property
     def cap(self) -> float:
-        """The most that a flow gets, in bytes per second and unit of weight."""
+        """The maximum rate of a flow, in bytes per second and unit of weight."""
 
     @property
     def links(self) -> tuple[Any, ...]:
@@ -43,7 +46,7 @@ L = TypeVar("L", bound=Link)
 
 
 def connected(group: G) -> tuple[list[G], list[Any]]:
-    """The groups whose rates depend on this one's, with this one, and the links that they cross: its neighbours, their neighbours, …"""
+    """The groups whose rates depend on this group's rate, including this group, and all links that they cross."""
     groups, links = {group: None}, dict.fromkeys(group.links)
     fresh = list(links)
     while fresh:
@@ -60,8 +63,8 @@ def connected(group: G) -> tuple[list[G], list[Any]]:
 def max_min_fair(groups: list[G], links: list[L]) -> dict[G, float]:
     """Each group's rate, in bytes per second and unit of weight, by progressive filling.
 
-    The rates of all flows rise together. When a flow reaches its cap or a link is full, the flows that this stops keep
-    their rates; the others rise further with the remaining capacity.
+    The rates of all flows rise together. When a flow reaches its cap or a link is full, the limited flows keep
+    their rates. The rates of the other flows rise further.
     """
     for link in links:
         link.left = link.bytes_per_second

@@ -1,4 +1,4 @@
-"""When nodes are absent or stopped: data only; `outages.py` draws the crashes."""
+"""When nodes are absent or stopped. This module contains only data; `outages.py` draws the crashes."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from hetsim.cluster.distributions import Distribution
 
 @dataclass(frozen=True, kw_only=True)
 class Outages:
-    """When a node is absent: the `scheduled` (from, until) in seconds, in order, and after them crashes with drawn times between them."""
+    """When a node is absent: `scheduled` outages (from, until) in seconds, in order, and then crashes at random times."""
 
     scheduled: tuple[tuple[float, float], ...] = ()
     seconds_to_crash: Distribution | None = None
     seconds_to_repair: Distribution | None = None
-    """None: it does not return."""
+    """The time from a crash to the node's return. None: the node does not return."""
     hangs: frozenset[float] = frozenset()
-    """The beginnings of those outages in which its process is stopped, and gives no sign of life, rather than ended."""
+    """The start times of outages in which the process hangs instead of ending. It then sends no heartbeats."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Faults:
-    """Which nodes are absent when, seconds until the others know it, and seconds that a regroup costs."""
+    """When nodes are absent, how long detection takes, and how long a regroup takes."""
 
     detection_seconds: float = 0.0
     regroup_seconds: float = 0.0
     nodes: Mapping[int, Outages] = field(default_factory=dict)
     lost_after_seconds: float = 10.0
-    """Until a node that gives no sign of life counts as lost."""
+    """The seconds without a sign of life after which a node counts as lost."""
     pauses: Mapping[int, tuple[tuple[float, float], ...]] = field(default_factory=dict)
-    """(from, until) in seconds, in order, at which a node is stopped for less than that, and only computes nothing."""
+    """Short stops (from, until) of each node in seconds, in order. During a stop, the node computes nothing, but does not count as lost."""
 
     def detection_of(self, rank: int, start: float) -> float:
-        """Seconds from the beginning of an outage until the others know it."""
+        """The seconds from the start of an outage until the other ranks detect it."""
         return self.lost_after_seconds if start in self.nodes[rank].hangs else self.detection_seconds

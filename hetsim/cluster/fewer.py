@@ -1,4 +1,4 @@
-"""A cluster of some of another's nodes, and what an all-reduce among another number of workers takes."""
+"""A cluster with some of another cluster's nodes, and the seconds of an all-reduce among another number of workers."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from hetsim.cluster.model import Cluster
 
 
 def without(cluster: Cluster, ranks: Collection[int]) -> Cluster:
-    """The cluster without these nodes: the others keep their order and are numbered anew. Faults go with their nodes, links stay.
+    """The cluster without these nodes. The other nodes keep their order and get new ranks.
 
-    Measured seconds of all-reduces become those among the nodes that are left (`among`).
+    Faults move with their nodes. Links stay. Measured seconds of all-reduces are converted to the remaining number of nodes (`among`).
     """
     left_out = frozenset(ranks)
     kept = [rank for rank in range(cluster.num_workers) if rank not in left_out]
@@ -27,9 +27,9 @@ def without(cluster: Cluster, ranks: Collection[int]) -> Cluster:
 
 
 def among(table: Sequence[tuple[int, float]], before: int, after: int) -> list[tuple[int, float]]:
-    """The seconds of all-reduces among `after` workers, from those among `before`, as a ring's: 2(N−1)(latency + n/(N · rate)).
+    """Convert the seconds of all-reduces among `before` workers to `after` workers, as for a ring: 2(N−1)(latency + n/(N · rate)).
 
-    What the smallest one took counts as latency. A table among one worker says nothing, and is kept.
+    The seconds of the smallest all-reduce count as latency. A table for one worker is kept, because nothing can be concluded from it.
     """
     if before == 1 or before == after or not table:
         return [(size, seconds) for size, seconds in table]

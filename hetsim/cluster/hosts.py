@@ -1,4 +1,4 @@
-"""What processes on one machine share: its cores, and how fast they are while several of them are busy.
+"""The resources that processes on one machine share: its cores, and the speeds of cores while several are busy.
 
 Seconds of work are seconds of the processor (CPU-seconds) on a core while the machine's other cores are idle.
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 DEFAULT_PERIOD_SECONDS = 5e-3
 """In a shorter period a capped process loses more to other programs, because the unused part of a period's budget is lost. In a longer
-one more of a step runs before its first pause (docs/internals/performance.md)."""
+period, more of a step runs before its first pause (docs/internals/performance.md)."""
 MIN_BUDGET_SECONDS = 1e-3
 """The smallest budget of a period that Linux accepts."""
 
@@ -38,7 +38,7 @@ class Host:
 
 @dataclass(frozen=True, kw_only=True)
 class CommunicationWork:
-    """CPU-seconds that moving n bytes takes: a constant plus n times a rate, at each end of a message and on each rank of a collective."""
+    """The CPU-seconds of moving n bytes: a constant plus n times a rate, at each end of a message and on each rank of a collective."""
 
     send_seconds: float = 0.0
     send_seconds_per_byte: float = 0.0
@@ -80,5 +80,5 @@ def cold_after(pause: float, most: float, cooling: float) -> float:
 
 
 def default_period(share: float) -> float:
-    """The seconds of a period in which a capped process gets its share of a core, if none is described: what real runs have."""
+    """The default length of the quota period of a process with this share of a core, in seconds. Real runs use it."""
     return max(DEFAULT_PERIOD_SECONDS, MIN_BUDGET_SECONDS / share)

@@ -1,4 +1,4 @@
-"""Values of a cluster that are almost surely mistakes."""
+"""Find values of a cluster that are almost certainly mistakes."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from hetsim.cluster.model import Cluster, Node
 
 SLOW_RATE, LONG_SECONDS = 1000.0, 1.0
-"""Of a link in bytes per second, and of one sample or a latency: beyond them a unit was probably forgotten."""
+"""A link below this rate in bytes per second, or a sample or latency above this time in seconds, probably lacks a unit."""
 
 
 def improbable(cluster: Cluster) -> str | None:
-    """The first value that is almost surely meant in another unit."""
+    """Describe the first value that almost certainly has the wrong unit; None if there is no such value."""
     for what, value, unit in _described(cluster):
         if value < SLOW_RATE if unit == "bytes per second" else value > LONG_SECONDS:
             return (
@@ -22,7 +22,7 @@ def improbable(cluster: Cluster) -> str | None:
 
 
 def _described(cluster: Cluster) -> Iterator[tuple[str, float, str]]:
-    """The times and rates of a cluster: each one's name, value and unit."""
+    """The name, value and unit of each time and rate of a cluster."""
     seconds, rate = "seconds", "bytes per second"
     yield "cluster.network.latency_seconds", cluster.network.latency_seconds, seconds
     yield "cluster.network.bytes_per_second", cluster.network.bytes_per_second, rate

@@ -1,8 +1,8 @@
-"""How much later than its closed form a collective ends where each of its messages has a jitter: in a step no rank waits for all others.
+"""How much later than its closed form a collective ends if its messages have jitter. No step waits for all ranks.
 
-A rank begins its next step once it has sent its message of this one and has received the message that it waits for. So a late message
-delays the rank that waits for it, and in the next step that rank's receiver; the ring transfer by transfer (`tests/rings.py`) does
-the same. What is counted for each rank is its lateness, in seconds after the moment at which the closed form has it begin the step.
+A rank begins its next step when it has sent its message and received the other one. So a late message delays the receiver, and in the
+next step the receiver's receiver. A ring that is simulated transfer by transfer (`tests/rings.py`) behaves in the same way. A rank's
+lateness is the time in seconds after the moment at which the rank begins its step in the closed form.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from hetsim.cluster.distributions import COLLECTIVES, Distribution
 Seconds = NDArray[np.float64]
 Places = NDArray[np.intp]
 MAX_DRAWN_AT_ONCE = 2**16
-"""Numbers: those of all steps of a ring of 10,000 would not fit into memory."""
+"""The maximum number of random numbers in memory. All steps of a ring of 10,000 nodes would need too many."""
 
 
 class Lateness:
-    """Of each participant of one collective, which begin at the same moment. Its jitters are those of `stream`."""
+    """The lateness of each participant of one collective. All begin at the same moment. `stream` determines the jitters."""
 
     def __init__(self, num: int, jitter: Distribution, stream: Sequence[int]) -> None:
         self.seconds: Seconds = np.zeros(num)
@@ -30,13 +30,13 @@ class Lateness:
 
     @property
     def last(self) -> float:
-        """Of the last participant."""
+        """The lateness of the last participant."""
         return float(self.seconds.max(initial=0.0))
 
     def ring(self, num_steps: int, latency: float, places: Places | slice = slice(None)) -> None:
-        """So many steps in which each of these places sends to the next one, and the last to the first.
+        """`num_steps` steps in which each of these places sends to the next place, and the last to the first.
 
-        The latency is the part of a step in which a rank that has sent its message waits for the other one. A late rank makes up for it.
+        `latency` is the time in a step in which a rank has sent its message and waits for the other one. A late rank can make up this time.
         """
         late = self.seconds[places]
         for jitters in self._rows(num_steps, len(late)):
@@ -45,23 +45,23 @@ class Lateness:
         self.seconds[places] = late
 
     def exchange(self, latency: float, partners: Places) -> None:
-        """A step in which each of the first places sends to its partner and receives from it."""
+        """A step in which each of the first places exchanges messages with its partner."""
         num = len(partners)
         (jitters,) = self._rows(1, num)
         late = self.seconds[:num]
         self.seconds[:num] = np.maximum(late - latency, (late + jitters)[partners])
 
     def send(self, senders: Places, receivers: Places) -> None:
-        """A step in which each of these places sends to one of those, which only receive."""
+        """A step in which each sender sends to one receiver. The receivers send nothing."""
         (jitters,) = self._rows(1, len(senders))
         self.seconds[receivers] = np.maximum(self.seconds[receivers], self.seconds[senders] + jitters)
 
     def barrier(self, places: Places) -> None:
-        """These places wait for each other."""
+        """Let these places wait for each other."""
         self.seconds[places] = self.seconds[places].max()
 
     def wait(self, places: Places, seconds: float) -> None:
-        """Let these places begin the next step after `seconds`, as the closed form says, or later if they are late by more."""
+        """Let these places pause for `seconds` before the next step, as in the closed form. A late place pauses for less."""
         self.seconds[places] = np.maximum(0.0, self.seconds[places] - seconds)
 
     def _rows(self, num_steps: int, num: int) -> Iterator[Seconds]:

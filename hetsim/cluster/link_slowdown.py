@@ -1,4 +1,4 @@
-"""Links whose rates change over time: a recorded factor divides what a link carries."""
+"""Links whose rates change over time: a recorded factor divides the rate of a link."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from dataclasses import dataclass
 from hetsim.errors import RunFailed
 
 MAX_CHANGES = 100_000
-"""A transfer in a collective during which its links change more often is refused."""
+"""The maximum number of link changes during one transfer of a collective. More of them raise an error."""
 
 
 @dataclass(frozen=True)
 class LinkSlowdown:
-    """(second, factor), the first at 0: from then on a link carries 1/factor of its rate. With a period they repeat."""
+    """Points (second, factor), the first at second 0: from this second on, the factor divides the rate. With a period, they repeat."""
 
     points: tuple[tuple[float, float], ...]
     period_seconds: float | None = None
 
     @property
     def least(self) -> float:
-        """The factor at which the link carries most."""
+        """The smallest factor, at which the link is fastest."""
         return min(factor for _, factor in self.points)
 
     def at(self, second: float) -> tuple[float, float]:
-        """The factor at a second of the run, and the later second until which it holds."""
+        """The factor at a second of the run, and the second at which the factor changes next."""
         period = self.period_seconds
         begin = 0.0 if period is None else math.floor(max(second, 0.0) / period) * period
         place = max(bisect_right(self.points, second - begin, key=lambda point: point[0]) - 1, 0)
@@ -40,11 +40,11 @@ class LinkSlowdown:
 
 
 Way = tuple[float, float, tuple[tuple[float, LinkSlowdown | None], ...]]
-"""Of a message: its latency, its highest rate, and its share of each link that it crosses, with the link's slowdown."""
+"""A message's latency, its maximum rate, and for each link on its way the message's share of the bandwidth and the link's slowdown."""
 
 
 def way_seconds(way: Way, nbytes: float, begins: float) -> float:
-    """Seconds of a message on this way that begins at a second of the run."""
+    """The seconds of a message on this way, if it begins at second `begins` of the run."""
     latency, limit, links = way
     now = begins
     for _ in range(MAX_CHANGES):

@@ -18,12 +18,12 @@ from hetsim.cluster.racks import NOTHING, Between, Capacity, Rack
 from hetsim.cluster.validity import Calibration
 
 MACHINE = "machine"
-"""With a number behind it, the rack of a machine with several GPUs, whose link is the machine's network card."""
+"""The prefix of the rack of a machine with several GPUs. The link of this rack is the machine's network card."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SlowSpells:
-    """A node that other programs use too: work takes `factor` times as long in slow spells. A run starts with a fast time."""
+    """Slow spells of a node that other programs use, too: work takes `factor` times as long. A run starts with a fast spell."""
 
     factor: float
     seconds_between: Distribution
@@ -34,9 +34,9 @@ class SlowSpells:
 class Node:
     """One worker: a gradient of b samples takes (overhead_seconds + b · seconds_per_sample) · noise, or a measured time · noise.
 
-    `table` contains measured (samples, seconds), rising in samples. Times are linear between points, constant below the first,
-    and extrapolated from the last two. `slowdown` contains (seconds, factor), the first at 0: from this second on, all work takes
-    `factor` times as long. Slowdowns and slow spells also act on work in progress. All times are for a whole core.
+    `table` contains measured (samples, seconds), rising in samples. Times are linear between points, constant below the first, and
+    extrapolated from the last two. `slowdown` contains pairs (second, factor), the first at second 0. From each of these seconds on, all
+    work takes `factor` times as long. Slowdowns and slow spells also act on work in progress. All times are for a whole core.
     """
 
     seconds_per_sample: float = 0.0
@@ -47,7 +47,7 @@ class Node:
     slow_spells: SlowSpells | None = None
     slowdown: tuple[tuple[float, float], ...] = ()
     slowdown_period_seconds: float | None = None
-    """The period after which the slowdown begins again; None: the last factor holds to the end."""
+    """The period after which the slowdown repeats; None: the last factor holds to the end."""
     cpu_quota: float | None = None
     """The maximum share of one core, above 0 and at most 1; None: no quota."""
     cpu_quota_period_seconds: float | None = None
@@ -103,37 +103,37 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True)
 class Network:
-    """Connects any two ranks: a message of n bytes takes latency_seconds + n / bytes_per_second if no link on its way is slower.
+    """Connects any two ranks. A message of n bytes takes latency_seconds + n / bytes_per_second if no link on its way is slower.
 
-    The messages that cross a link of a node, a host, a rack or the server at the same time share it max-min fairly, by their weights.
+    Simultaneous messages over the same link share it max-min fairly, by their weights. Links belong to nodes, hosts, racks and the server.
     """
 
     latency_seconds: float
     bytes_per_second: float
-    """The most that one message gets and, if cards are shared, what the network card of each machine sends and what it receives."""
+    """The maximum rate of one message. If messages share network cards (`sharing`), it is also a card's bandwidth in each direction."""
     sharing: str = "max_min"
-    """max_min: machines have network cards, which their messages share. none: messages share described links alone."""
+    """`max_min`: messages share the network cards of machines, too. `none`: messages share only links that the cluster describes."""
     jitter_seconds: Distribution | None = None
-    """Added to the latency of each message, also of those of a collective's steps."""
+    """A random time that is added to the latency of each message, also in collectives."""
     sharing_noise: Distribution | None = None
-    """Of each message's weight in sharing links; None: all are equal."""
+    """The distribution of messages' weights when they share links. None: all weights are equal."""
     all_reduce: str = "ring"
-    """ring, halving_doubling or two_level."""
+    """The all-reduce algorithm: `ring`, `halving_doubling` or `two_level`."""
     racks: Mapping[str, Rack] = field(default_factory=dict)
     between: Mapping[frozenset[int | str], Between] = field(default_factory=dict)
-    """The ways between two racks that are within the same rack, or in none, by what `Path` calls both, such as "rack a"."""
+    """The ways between pairs of racks that have the same parent rack or none. A key contains both racks' names, such as "rack a"."""
     all_reduce_table: tuple[tuple[int, float], ...] = ()
-    """Measured (bytes, seconds) of an all-reduce among all workers, in place of the algorithm's; linear in between."""
+    """Measured (bytes, seconds) of an all-reduce among all workers, interpolated linearly. It replaces the algorithm's times."""
     cpu: CommunicationWork | None = None
-    """What moving bytes takes of the cores of hosts; None: nothing."""
+    """The CPU cost of moving bytes. None: free."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Server:
     """Applies one update at a time, each (seconds_per_update + nbytes · seconds_per_byte) · noise.
 
-    With `shards` k, each of k machines holds 1/k of the weights, under one logical version: that divides by k the time of an
-    update and the bytes that each of the server's links carries.
+    With `shards` k, each of k machines holds 1/k of the weights. The version is the same on all of them. Each link of the server
+    carries 1/k of the bytes, and an update takes 1/k of the time.
     """
 
     seconds_per_update: float = 0.0
@@ -152,20 +152,20 @@ class Server:
     cpu_quota_covers_messages: bool = False
     host: str | None = None
     assumed: frozenset[str] = frozenset()
-    """The fields that a config of machines does not describe."""
+    """The fields that a config of machines does not set."""
 
     def update_seconds(self, nbytes: float) -> float:
-        """Of an update with a gradient of `nbytes` bytes, before noise."""
+        """The seconds of an update with a gradient of `nbytes` bytes, before noise."""
         share = 1.0 if self.cpu_quota is None or self.cpu_quota_period_seconds is not None else self.cpu_quota
         return (self.seconds_per_update + nbytes * self.seconds_per_byte) / self.shards / share
 
 
 @dataclass(frozen=True)
 class Path:
-    """The way of a message: its whole latency, the highest rate of one message, and the links that it shares with others.
+    """A message's path: its total latency, its maximum rate, and the links that it shares with other messages.
 
     A link is named by its direction and its owner: ("up", 3), ("down", "server"), ("down", "server of region 0"), ("up", "host lab"),
-    ("up", "rack a"). The way from rank 0 to rank 3 between two racks, if it changes, is ("over", "way 0 3").
+    ("up", "rack a"). If the rate from rank 0 to rank 3 between two racks changes over time, this pair has its own link ("over", "way 0 3").
     """
 
     latency_seconds: float
@@ -184,7 +184,7 @@ class Cluster:
     faults: Faults = field(default_factory=Faults)
     hosts: Mapping[str, Host] = field(default_factory=dict)
     calibrated: Calibration | None = None
-    """The range in which measured times are valid; None: times were not measured."""
+    """The calibration of measured times, which contains their range of validity. None: times were not measured."""
 
     @property
     def shares_cores(self) -> bool:
@@ -210,7 +210,7 @@ class Cluster:
         return tuple(2**62 if node.max_samples is None else node.max_samples for node in self.nodes)
 
     def capacity(self, link: tuple[str, int | str]) -> float:
-        """The bandwidth of a link, in bytes per second: its own, or else that of a machine's network card, or infinite."""
+        """The bandwidth of a link, in bytes per second: the described one, else the machine's network card, else infinite."""
         direction, owner = link
         card = math.inf if self.network.sharing == "none" else self.network.bytes_per_second
         end: Node | Rack | Server
@@ -236,7 +236,7 @@ class Cluster:
 
     @cached_property
     def describes_links(self) -> bool:
-        """Whether a node, a rack or the server has a link of its own, or a way between two racks changes."""
+        """Whether the cluster describes a link of a node, a rack or the server, or a way between two racks that changes over time."""
         changing = any(way.link_slowdown is not None for way in self.network.between.values())
         return changing or has_links([*self.nodes, self.server, *self.network.racks.values()])
 
@@ -252,7 +252,7 @@ class Cluster:
         return tuple(number[self._outermost_rack(node)] for node in self.nodes)
 
     def end(self, rank: int) -> Node | Server:
-        """The node of a worker, or the server for a higher rank. Local servers equal the server, but each is in the rack of its region."""
+        """The node of a worker, or the server for a higher rank. Local servers equal it, but stand in the racks of their regions."""
         return self.nodes[rank] if rank < self.num_workers else self.server
 
     def path(self, sender: int, receiver: int) -> Path:
@@ -270,7 +270,7 @@ class Cluster:
         return Path(latency + sum(self._latency(end) for _, end in ends), rate, tuple(links))
 
     def between(self, sender: int, receiver: int) -> Between:
-        """The described way between the racks of two ranks; one that describes nothing if there is none."""
+        """The described way between the racks of two ranks. If the cluster describes none, the result has no values."""
         up, down = self._owners(sender, receiver)
         return self.network.between.get(frozenset((up[-1], down[-1])), NOTHING)
 
@@ -280,7 +280,7 @@ class Cluster:
         return rate * (self.server.shards if max(sender, receiver) >= self.num_workers else 1)
 
     def _owners(self, sender: int, receiver: int) -> tuple[list[int | str], list[int | str]]:
-        """The owners of the links by which a message leaves, and of those by which it arrives, each from the inside out."""
+        """The owners of the links on the sender's side, and of the links on the receiver's side, each from the inside out."""
         up, down = self._way_out(sender), self._way_out(receiver)
         while up[-1] == down[-1]:  # the message does not leave a rack that contains both
             up, down = up[:-1], down[:-1]
@@ -298,7 +298,7 @@ class Cluster:
         return rack
 
     def _way_out(self, rank: int) -> list[int | str]:
-        """The owners of the links from a rank to the outermost switch: the node or server, its host, its racks from the inside out."""
+        """The owners of the links from a rank to the outermost switch: the node or server, its host, and its racks from the inside out."""
         region = rank - self.num_workers - 1
         if region < 0:
             end = self.end(rank)
@@ -314,7 +314,7 @@ class Cluster:
         return owners
 
     def _inwards(self, end: int | str) -> str:
-        """The direction of the link by which a message comes to its owner: that of half-duplex owners is the one by which it leaves."""
+        """The direction of the link by which a message reaches its owner. It is "up" for half-duplex owners, which have one link."""
         owner: Node | Server | Rack | None
         if isinstance(end, int):
             owner = self.nodes[end]
@@ -331,5 +331,5 @@ class Cluster:
 
 
 def has_links(ends: Iterable[Node | Rack | Server]) -> bool:
-    """Whether a link is described of any of these."""
+    """Whether any of these nodes, racks or servers has a described link."""
     return any(end.uplink_bytes_per_second is not None or end.downlink_bytes_per_second is not None for end in ends)

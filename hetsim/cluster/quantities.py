@@ -1,6 +1,6 @@
-"""Quantities with units, such as `10 Gbit/s`, `200 ms` and `25.6 M`. The name of a key says which kind it holds.
+"""Quantities with units, such as `10 Gbit/s`, `200 ms` and `25.6 M`. The name of a key determines the kind of quantity.
 
-`in_si` replaces them once, where a config is read: no other code knows a unit, and a run has one identity however it was typed. Plain
+`in_si` converts them once, when a config is read. No other code handles units, and a run has one identity for all spellings. Plain
 numbers are in SI units.
 """
 
@@ -29,25 +29,25 @@ SIZES = {
     for unit, part in (("B", Fraction(1)), ("bit", Fraction(1, 8)))
     for prefix, factor in {**DECIMAL, **BINARY}.items()
 }
-"""Bytes. A bare `b` is no unit: some mean bits by it, some bytes."""
+"""Units of bytes. A bare `b` is no unit, because it can mean bits or bytes."""
 IN_BITS = re.compile(r"[kmgtp]?(i?bit(/s)?|(?-i:b)ps)", re.IGNORECASE)
-"""Units of bits, which may have letters of either case."""
+"""Units of bits, in letters of either case."""
 AMBIGUOUS = re.compile(r"([kmgtp]?)b(?:it|e)?(?:/s|ps)?", re.IGNORECASE)
-"""Units that are refused and resemble one of bits or bytes."""
+"""Ambiguous units between bits and bytes, which are refused."""
 THROUGHPUT = re.compile(r"([0-9.]+)\s*(?:[a-z]+\s*)?(?:/|\bper\b)\s*s(?:ec|econd)?", re.IGNORECASE)
 """Samples per second, such as 400 images/s."""
 
 
 @dataclass(frozen=True, eq=False)
 class Kind:
-    """One kind of quantity: what a sentence calls it, and its units in SI units."""
+    """A kind of quantity: its name in errors, and its units in SI units."""
 
     expected: str
     units: Mapping[str, Fraction]
     whole: bool = False
 
     def read(self, key: str, text: str) -> float | int:
-        """The number in SI units; ValueError with one sentence for another text."""
+        """The number in SI units. Raises ValueError for an invalid text."""
         found = TEXT.fullmatch(text.strip()) if len(text) <= MAX_LETTERS else None
         factor = None if found is None else self._factor(found[2])
         if found is None or factor is None:
@@ -97,18 +97,18 @@ KINDS: dict[re.Pattern[str], Kind] = {
         (r"num_[a-z_]+|batch_size|max_samples|micro_batch|updates|every_updates|count|cluster\.model\.parameters", COUNT),
     )
 }
-"""The kind that a key holds, by the end of its dotted name."""
+"""The kind of quantity of a key, by the end of its dotted name."""
 COLUMNS = {"table": (COUNT, SECONDS), "all_reduce_table": (BYTES, SECONDS)}
-"""Those of the two columns of measured tables."""
+"""The kinds of the two columns of measured tables."""
 OPAQUE = (
     *("optimizer", "local_optimizer", "regional_optimizer", "learning_rate_schedule", "local_learning_rate_schedule"),
     *("options", "model_options"),
 )
-"""Keys of torch's and of the user's own values, which hetsim does not read."""
+"""Keys with values for torch or the user's code, which hetsim does not convert."""
 
 
 def _hint(key: str, kind: Kind, text: str, found: re.Match[str] | None) -> str:
-    """What to type instead of a text that is refused; an empty string if nobody can tell."""
+    """A correction for a refused text; an empty string if hetsim has none."""
     if key.endswith("seconds_per_sample") and (rate := THROUGHPUT.fullmatch(text)) and not (found and found[2] in RATE.units):
         return of_throughput(rate[1])
     close = AMBIGUOUS.fullmatch(found[2]) if found and kind in (RATE, BYTES) else None
@@ -124,7 +124,7 @@ def _hint(key: str, kind: Kind, text: str, found: re.Match[str] | None) -> str:
 
 
 def of_throughput(samples_per_second: Any) -> str:
-    """': … samples/s are … ms' for a number or its text; an empty string if it is none."""
+    """': … samples/s are … ms' for a number or its text; an empty string for anything else."""
     try:
         number = float(samples_per_second)
         return f": {number:g} samples/s are {1000 / number:.6g} ms" if number > 0 else ""
@@ -133,7 +133,7 @@ def of_throughput(samples_per_second: Any) -> str:
 
 
 def in_si(config: Any, key: str = "") -> Any:
-    """A config with its quantities in SI units; ValueError with one sentence for a text that is no quantity of the key's kind."""
+    """A config with its quantities in SI units. Raises ValueError for a text that is no quantity of its key's kind."""
     if isinstance(config, Mapping):
         return {
             name: value if name in OPAQUE else _of(f"{key}.{name}" if key else str(name), name, value) for name, value in config.items()
@@ -144,7 +144,7 @@ def in_si(config: Any, key: str = "") -> Any:
 
 
 def with_whole_numbers(config: Any) -> Any:
-    """A config in which each whole number is an int: 2.0 and 1e3 mean 2 and 1000. What classes of torch or of a user take stays."""
+    """A config in which whole numbers are ints: 2.0 and 1e3 become 2 and 1000. Values for torch or the user's classes are unchanged."""
     if isinstance(config, Mapping):
         if not str(config.get("_target_", "hetsim.")).startswith("hetsim."):
             return config
@@ -156,7 +156,7 @@ def with_whole_numbers(config: Any) -> Any:
 
 @lru_cache(maxsize=10_000)
 def kind_of(key: str) -> Kind | None:
-    """The kind of quantity that a dotted key holds; None if it holds none."""
+    """The kind of quantity of a dotted key; None if the key has no kind."""
     return next((kind for names, kind in KINDS.items() if names.fullmatch(key)), None)
 
 
@@ -180,6 +180,6 @@ def _row(key: str, row: Any, kinds: tuple[Kind, Kind]) -> Any:
 
 
 def _read(kind: Kind | None, key: str, value: Any) -> Any:
-    """A text as a number, if the key holds quantities. Neither a reference to another key nor a missing value is one."""
+    """A text as a number, if the key has a kind of quantity. References to other keys and missing values are unchanged."""
     is_quantity = kind is not None and isinstance(value, str) and "${" not in value and value != "???"
     return kind.read(key, value) if kind is not None and is_quantity else value

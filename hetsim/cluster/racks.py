@@ -1,4 +1,4 @@
-"""Racks of a cluster, and the ways between them: data only."""
+"""Racks of a cluster, and the ways between them. This module contains only data."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Capacity = float | None
 
 @dataclass(frozen=True, kw_only=True)
 class Rack:
-    """Nodes (and racks) at one switch. They share its link to the rest. A config may give only the uplink, for both directions."""
+    """Nodes (and racks) at one switch. They share its link to other racks. A config may give only the uplink, for both directions."""
 
     uplink_bytes_per_second: Capacity = None
     downlink_bytes_per_second: Capacity = None
@@ -25,14 +25,14 @@ class Rack:
 
 @dataclass(frozen=True, kw_only=True)
 class Between:
-    """The path between two racks, in either direction. Its numbers replace the network's for messages between these racks."""
+    """The way between two racks, in either direction. Its values replace the network's for messages between these racks."""
 
     bytes_per_second: float | None = None
-    """The most that one message gets. None: as the network's."""
+    """The maximum rate of one message. None: the network's rate."""
     latency_seconds: float | None = None
-    """None: as the network's."""
+    """The latency of a message. None: the network's latency."""
     link_slowdown: LinkSlowdown | None = None
-    """Divides the rate of each message over time."""
+    """A factor that changes over time and divides the rate of each message."""
 
 
 NOTHING = Between()

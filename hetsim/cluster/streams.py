@@ -1,4 +1,4 @@
-"""Generators of random streams, seeded for many ranks at once: NumPy takes 20 µs and twice the memory for each."""
+"""Generators of random streams, seeded for many ranks at once. NumPy needs 20 µs and twice the memory for each."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from numpy.random.bit_generator import ISeedSequence
 from numpy.typing import NDArray
 
 RANKS = 1024
-"""Consecutive ranks that are seeded together."""
+"""The number of consecutive ranks that are seeded together."""
 MASK = 0xFFFFFFFF
 Words = NDArray[np.uint32]
 
 
 def generator(*stream: int) -> np.random.Generator:
-    """Equal to `np.random.default_rng(stream)`. Streams of three numbers (seed, rank, purpose) are seeded together."""
+    """A generator equal to `np.random.default_rng(stream)`. Streams of three numbers (seed, rank, purpose) are seeded together."""
     if len(stream) != 3 or stream[1] > MASK:
         return np.random.default_rng(stream)
     seed, rank, purpose = stream
@@ -34,14 +34,14 @@ class Seed(ISeedSequence):
         self._words: Any = words
 
     def generate_state(self, n_words: int, dtype: Any = np.uint32) -> Any:
-        """Return the words, and keep none."""
+        """Return the words and forget them."""
         words, self._words = self._words, None
         return words
 
 
 @lru_cache(maxsize=4)
 def _seeds(seed: int, first: int, purpose: int) -> NDArray[np.uint64]:
-    """`SeedSequence((seed, rank, purpose)).generate_state(4, np.uint64)` of each of the `RANKS` from the first one on.
+    """`SeedSequence((seed, rank, purpose)).generate_state(4, np.uint64)` of `RANKS` consecutive ranks, from `first` on.
 
     Source: numpy/random/bit_generator.pyx, whose results NumPy keeps stable (NEP 19).
     """
@@ -62,7 +62,7 @@ def _seeds(seed: int, first: int, purpose: int) -> NDArray[np.uint64]:
 
 
 def _words(number: int) -> list[int]:
-    """The number as words of 32 bits, the lowest one first."""
+    """The number as 32-bit words, the lowest word first."""
     words = [number & MASK]
     while number := number >> 32:
         words.append(number & MASK)

@@ -1,4 +1,4 @@
-"""What a calibrated cluster holds for: it was measured with one workload, and its times are those of that."""
+"""The validity of a calibrated cluster: its times hold for the workload with which they were measured."""
 
 from __future__ import annotations
 
@@ -7,42 +7,43 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 SHOWN = 3
-"""Doubts that a warning lists."""
+"""The maximum number of doubts in a warning."""
 KNOWN_ERROR, KNOWN_RUNS = 0.10, 4
-"""The root mean square of 60 errors on six clusters of studies/04-simulated-against-measured, which counts as much as so many runs."""
+"""The root mean square of 60 errors on six clusters (studies/04-simulated-against-measured), and the number of runs that it counts as."""
 QUANTILES = (2.132, 2.015, 1.943, 1.895)
 """The 95 % quantiles of Student's t with 4, 5, 6 and 7 degrees of freedom."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """With what the times of a cluster were measured, and how far they are off. No time depends on it."""
+    """How the times of a cluster were measured, and how large their errors are. It does not change any time."""
 
     date: str
     machine: str
     workload: str
     num_parameters: int
-    """How many numbers a gradient has, the statistics of a model's buffers among them."""
+    """The length of a gradient, including the statistics of a model's buffers."""
     samples: tuple[int, int]
-    """The smallest and the largest batch of a gradient that was measured."""
+    """The smallest and the largest measured batch."""
     dtype: str
     torch: str
     threads: int
     device: str
     error: float
-    """The mean relative error of what was tried; if nothing was, of gradients' times at batch sizes that they were not fitted to."""
+    """The mean relative error of the `tried` predictions. Without any, the error of gradients' times at batch sizes outside the fit."""
     tried: tuple[tuple[str, float], ...] = ()
-    """Methods with the signed relative error of their predicted updates per second, by real runs at the end of the calibration."""
+    """Methods with the signed relative errors of their predicted updates per second, from real runs at the end of the calibration."""
     composed: tuple[str, ...] = ()
-    """The calibrated clusters that its nodes are from; empty: it was measured as a whole."""
+    """The calibrated clusters from which the nodes were taken; empty: the cluster was measured as a whole."""
     doubts: tuple[str, ...] = ()
-    """Why its times are not trustworthy, a clause for each node and reason."""
+    """Reasons not to trust the times, a clause for each node and reason."""
 
     @property
     def spread(self) -> float:
-        """The factor by which a measured rate is at most above or below a predicted one, with a probability of 90 %.
+        """The factor between a measured rate and its prediction, up or down, that is not exceeded with a probability of 90 %.
 
-        Logarithms of their ratio are taken as normal with a mean of zero. Their variance is that of earlier studies and of what was tried.
+        The logarithm of the ratio is assumed to be normal with a mean of zero. Its variance combines earlier studies and the `tried`
+        methods.
         """
         tried = [math.log1p(error) for _, error in self.tried] or [math.log1p(self.error)]
         variance = (KNOWN_RUNS * KNOWN_ERROR**2 + math.fsum(each**2 for each in tried)) / (KNOWN_RUNS + len(tried))
@@ -50,14 +51,14 @@ class Calibration:
 
     @property
     def doubtful(self) -> str | None:
-        """A sentence for every prediction that uses these times; None if they are trustworthy."""
+        """A warning for every prediction that uses these times; None if they are trustworthy."""
         if not self.doubts:
             return None
         more = f" (and {len(self.doubts) - SHOWN} more)" if len(self.doubts) > SHOWN else ""
         return f"the calibration is not trustworthy: {'; '.join(self.doubts[:SHOWN])}{more}: calibrate again while no other program runs"
 
     def elsewhere(self, *, workload: str | None, num_parameters: int, dtype: str, shares: Sequence[int]) -> str | None:
-        """A sentence if a run is of something else than what was measured; `workload` is None where it only stands for another one."""
+        """A warning if a run differs from what was measured. `workload` is None for a phantom, which stands for any workload."""
         shares = [share for share in shares if share] or self.samples
         return self._sentence(
             (f"workload {self.workload}", workload in (None, self.workload), workload),
@@ -67,7 +68,7 @@ class Calibration:
         )
 
     def otherwise(self, *, torch: str, threads: int, device: str) -> str | None:
-        """A sentence if real processes compute in another way than those that were measured."""
+        """A warning if real processes compute in another way than the measured processes."""
         return self._sentence(
             (f"PyTorch {self.torch}", torch == self.torch, torch),
             (f"threads={self.threads}", threads == self.threads, threads),
@@ -78,7 +79,7 @@ class Calibration:
         return self.samples[0] <= min(shares) and max(shares) <= self.samples[1]
 
     def _sentence(self, *properties: tuple[str, bool, object]) -> str | None:
-        """Of properties: what was measured, whether the run has that, and what the run has."""
+        """A warning from properties (measured value, whether it holds, this run's value); None if all hold."""
         others = [f"{measured} (here {here})" for measured, holds, here in properties if not holds]
         if not others:
             return None

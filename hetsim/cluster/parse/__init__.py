@@ -1,1 +1,1 @@
-"""From a config to a cluster; for each mistake a ValueError of one sentence with the key, the value, and what to do."""
+"""Make a cluster from a config. For each mistake, raise a ValueError with one sentence: the key, the value, and what to do."""

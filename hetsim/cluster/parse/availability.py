@@ -1,6 +1,6 @@
-"""Files of when nodes are present: counts of nodes at a fixed interval, or starts and stops of each node.
+"""Files with the times at which nodes are present: counts of nodes at a fixed interval, or starts and stops of each node.
 
-They are read as numbers and as nothing else. No sentence quotes what is in one, as the config may be a stranger's and the file the user's.
+They are read only as numbers. No error quotes their content, because the config may come from somebody else, and the file is the user's.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ COLUMNS = ["node", "start", "stop"]
 EXAMPLE = '{"metadata": {"gap_seconds": 300}, "data": [4, 4, 3]}'
 
 Interval = tuple[float, float]
-"""From when until when, in seconds."""
+"""The start and the end, in seconds."""
 
 
 def absences(key: str, value: Any, num_nodes: int) -> dict[int, list[Interval]]:
-    """When each node is absent, by a file. ValueError with one sentence if it cannot be read so."""
+    """When each node is absent, from a file. Raises ValueError if the file is invalid."""
     if not isinstance(value, str):
         raise ValueError(f"{key} must be the name of a file, .json or .csv, not {checks.shown(value)}")
     try:
@@ -44,7 +44,7 @@ def absences(key: str, value: Any, num_nodes: int) -> dict[int, list[Interval]]:
 
 
 def _counts(text: str, num_nodes: int) -> dict[int, list[Interval]]:
-    """Return when each node is present, by counts: the lowest ranks are. The last count holds to the end."""
+    """When each node is present, from counts. The lowest ranks are present. The last count holds to the end."""
     found = json.loads(text)
     metadata = found.get("metadata") if isinstance(found, Mapping) else None
     gap: Any = metadata.get("gap_seconds") if isinstance(metadata, Mapping) else None
@@ -67,7 +67,7 @@ def _present(rank: int, counts: Sequence[int], gap: float) -> Iterator[Interval]
 
 
 def _pairs(text: str, num_nodes: int) -> dict[int, list[Interval]]:
-    """When each named node is there. The earliest start is second 0; a row without a stop lasts to the end."""
+    """When each named node is present. The earliest start becomes second 0. A row without a stop lasts to the end."""
     head, *rows = [*csv.reader(text.splitlines())] or [[]]
     if [name.strip() for name in head] != COLUMNS:
         raise ValueError(f"its first line is not {','.join(COLUMNS)}")
@@ -94,7 +94,7 @@ def _pairs(text: str, num_nodes: int) -> dict[int, list[Interval]]:
 
 
 def _between(intervals: Iterable[Interval]) -> Iterator[Interval]:
-    """The times outside of these, which are in order and may touch or overlap; those without a length are none."""
+    """The times between these intervals, which are in order and may touch or overlap. Empty times are left out."""
     until = 0.0
     for start, stop in intervals:
         if stop > start > until:

@@ -1,4 +1,4 @@
-"""From the `cluster` of a config to a `Cluster`."""
+"""Make a `Cluster` from the `cluster` of a config."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from hetsim.cluster.quantities import in_si
 from hetsim.cluster.racks import Rack
 
 OF_MODEL = ("num_parameters", "parameters", "bytes_per_parameter")
-"""Keys of the model that a cluster is given by mistake."""
+"""Keys of the model that users write into a cluster by mistake."""
 
 
 def parse_cluster(config: Any) -> Cluster:
-    """The cluster that a config describes; ValueError if it describes none."""
+    """The cluster that a config describes. Raises ValueError if the config is invalid."""
     if isinstance(config, Mapping) and (name := next((name for name in OF_MODEL if name in config), None)):
         raise ValueError(f"cluster.{name} is unknown: write model: {{parameters: 25.6 M, bytes_per_parameter: 4}}")
     described_by = ("nodes", "network", "server")
@@ -94,7 +94,7 @@ def _left_out(config: Any, num_nodes: int) -> Sequence[int]:
 
 
 def _check_together(cluster: Cluster) -> None:
-    """ValueError for parts that each make sense and do not go together."""
+    """Raise ValueError for parts that are valid alone, but not together."""
     if cluster.network.sharing_noise is not None and not cluster.shares_links:
         raise ValueError(
             "cluster.network.sharing_noise would do nothing, because no link is described that messages share: "

@@ -1,4 +1,4 @@
-"""From `cluster.faults` to the times at which each node is absent."""
+"""Find the times at which each node is absent, from `cluster.faults`."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _faults(config: Any, num_nodes: int) -> Faults:
 
 
 def with_pauses(node: Node, pauses: Sequence[tuple[float, float]]) -> Node:
-    """The node, which computes nothing while it is stopped."""
+    """The node with pauses, in which it computes nothing."""
     if node.slowdown_period_seconds is not None:
         raise ValueError("cluster.faults.schedule stops a node with a slowdown_period_seconds: leave one of them out")
     recorded = node.slowdown or ((0.0, 1.0),)
@@ -86,7 +86,7 @@ def _distributions(both: tuple[Distribution, Distribution | None] | None) -> dic
 
 
 def _absences(where: str, fault: Mapping[str, Any]) -> Iterator[tuple[float, float]]:
-    """(from, until) in seconds at which the nodes of a row are absent: before join, from crash to repair, after leave."""
+    """(from, until) in seconds at which a row's nodes are absent: before a join, from a crash to its repair, and after a leave."""
     at = {name: checks.seconds(f"{where}.{name}", fault[name]) for name in SCHEDULED if fault.get(name) is not None}
     if not at and fault.get("seconds_to_crash") is None:
         raise ValueError(f"{where} describes no fault: give it {', '.join(SCHEDULED)} in seconds, or a drawn seconds_to_crash")
@@ -105,7 +105,7 @@ def _absences(where: str, fault: Mapping[str, Any]) -> Iterator[tuple[float, flo
 
 
 def _stops(where: str, fault: Mapping[str, Any]) -> Iterator[tuple[float, float]]:
-    """(from, until) in seconds at which the nodes of a row are stopped."""
+    """(from, until) in seconds at which a row's nodes are stopped."""
     at = {name: checks.seconds(f"{where}.{name}", fault[name]) for name in ("stop", "continue") if fault.get(name) is not None}
     if "continue" in at and at["continue"] <= at.get("stop", math.inf):
         problem = f"must come after stop at {at['stop']:g} s" if "stop" in at else "does nothing without a stop"

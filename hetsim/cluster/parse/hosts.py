@@ -1,4 +1,4 @@
-"""From `cluster.hosts` to hosts, and what a row of nodes or the server says about the cores that it gets."""
+"""Make hosts from `cluster.hosts`, and the CPU fields of nodes and the server from their rows."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from hetsim.cluster.model import Node, Server
 from hetsim.cluster.parse.values import _list, _number
 
 COLD = ("cold_seconds", "cooling_seconds")
-"""The keys of a row of nodes about gradients that follow a pause, and of cluster.network.cpu about messages that do."""
+"""The keys of a row of nodes for gradients after a pause, and of cluster.network.cpu for messages after a pause."""
 FIRST = "first_seconds"
-"""The key of a row of nodes about gradients of a new number of samples."""
+"""The key of a row of nodes for gradients with a new number of samples."""
 CPU = ("cpu_quota", "cpu_quota_period_seconds", "cpu_quota_covers_messages", "host")
-"""The keys of a row of nodes, and of the server, about the cores that it gets."""
+"""The keys of a row of nodes, and of the server, for their share of the cores."""
 MIN_QUOTA = 1e-3
-"""Of one core. Linux grants at least a millisecond in a period of at most a second."""
+"""The smallest quota, as a share of a core. Linux grants at least a millisecond in a period of at most a second."""
 MAX_CORES = 4096
 MIN_SPEED = 1e-3
 MAX_TICK = 0.1
 
 
 def _hosts(config: Any, nodes: Sequence[Node], server: Server) -> dict[str, Host]:
-    """Hosts by name; ValueError if one is empty, or used and not described."""
+    """Hosts by name. Raises ValueError for a host without nodes, or one that is used but not described."""
     key = "cluster.hosts"
     if config is not None and not isinstance(config, Mapping):
         raise ValueError(f"{key} must be a mapping from names to hosts, such as {{lab: {{cores: 8}}}}, not {checks.shown(config)}")
@@ -62,7 +62,7 @@ def _host(key: str, config: Any) -> Host:
 
 
 def _cpu(key: str, entry: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a node or a server about the cores that it gets."""
+    """The fields of a node or a server for its share of the cores."""
     host = None if entry.get("host") is None else str(entry["host"])
     covers = entry.get("cpu_quota_covers_messages")
     if covers is not None and not isinstance(covers, bool):
@@ -87,7 +87,7 @@ def _cpu(key: str, entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _cold(key: str, entry: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a node about gradients that follow a pause (both or neither), and of a new number of samples: on a host."""
+    """A node's fields for gradients after a pause (both or neither) and of a new number of samples. They require a host."""
     found = _cooling(key, entry)
     if entry.get("host") is None:
         if found:
@@ -98,7 +98,7 @@ def _cold(key: str, entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _cooling(key: str, entry: Mapping[str, Any]) -> dict[str, float]:
-    """Both fields, or neither."""
+    """Both fields or neither."""
     given = [name for name in COLD if entry.get(name) is not None]
     if not given:
         return {}
@@ -111,7 +111,7 @@ def _cooling(key: str, entry: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _communication(config: Any) -> CommunicationWork | None:
-    """What `cluster.network.cpu` says, in CPU-seconds."""
+    """The CPU cost of communication from `cluster.network.cpu`."""
     if config is None:
         return None
     key = "cluster.network.cpu"

@@ -1,6 +1,6 @@
 """From `cluster.machines` to rows of nodes, racks and a server.
 
-The GPUs of a machine are a rack, and the link of the rack is the network card that they share.
+The GPUs of a machine form a rack. The link of this rack is their shared network card.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from hetsim.cluster.parse.nodes import CHANGES, MAX_NODES_PER_ROW, OF_ROW
 from hetsim.cluster.parse.values import LINKS, Card, _card, _flag, _list, _number, _rate, _refuse_throughput, _table, _with_links
 
 LATENCY_INSIDE, LATENCY_OUTWARDS = 10e-6, 20e-6
-"""Seconds of a message, and what each machine adds that it leaves or enters: 50 µs between two machines."""
+"""The latency within a machine, and the latency that each machine adds to a message that leaves or enters: 50 µs between two machines."""
 OUTWARDS = ("rack", "latency_seconds", "half_duplex", *CHANGES)
 OF_MACHINE = ("gpus", "inside", *OUTWARDS)
 OF_NODE = (*(name for name in OF_ROW if name not in (*LINKS, *OUTWARDS)), "speed")
-"""The keys of a node that a machine decides nothing about."""
+"""The keys of a node that a machine does not set."""
 ONE, GPUS = "{seconds_per_sample: 2.5 ms, network: 1 Gbit/s}", "{count: 2, seconds_per_sample: 2.5 ms}"
 SECONDS = ("seconds_per_sample", "overhead_seconds", "seconds_per_update")
-"""What takes a node of twice the speed half as long; its table, too."""
+"""The times that a node of speed 2 halves, together with its table."""
 
 
 class Described(NamedTuple):
-    """Rows of nodes, each with its key in the config, the network and the server that go with them, and which of its keys are assumed."""
+    """Rows of nodes with their config keys, the network and the server for these rows, and the keys of the server that are assumed."""
 
     rows: list[tuple[str, Any]]
     network: dict[str, Any]
@@ -36,7 +36,7 @@ class Described(NamedTuple):
 
 
 class Machine(NamedTuple):
-    """`num_copies` equal machines of `num_nodes` nodes each. `key` is the config key of one node; `inside` is in bytes per second."""
+    """`num_copies` equal machines of `num_nodes` nodes each. `key` is the config key of one node. `inside` is in bytes per second."""
 
     key: str
     node: dict[str, Any]
@@ -51,7 +51,7 @@ class Machine(NamedTuple):
 
 
 def described(entries: Mapping[str, Any]) -> Described:
-    """What these machines are, in the words of `cluster.nodes`; ValueError with one sentence if they are none."""
+    """Translate machines to the keys of `cluster.nodes`. Raises ValueError if they are invalid."""
     if entries.get("nodes") is not None:
         raise ValueError(
             "cluster has nodes and machines, which become nodes: leave one of them out; for typed machines take "
@@ -104,7 +104,7 @@ def described(entries: Mapping[str, Any]) -> Described:
 
 
 def _refuse_unused(configs: Sequence[Mapping[str, Any]], network: Mapping[str, Any], reference: Mapping[str, Any]) -> None:
-    """ValueError with one sentence for a default that no machine takes."""
+    """Raise ValueError for a default that no machine uses."""
     of_own = all(config.get("network") is not None for config in configs)
     if name := next((name for name in ("bytes_per_second", *LINKS) if name in network and (of_own or name in LINKS)), None):
         raise ValueError(
@@ -146,13 +146,13 @@ def _machine(key: str, config: Any, reference: Mapping[str, Any], default_card: 
 
 
 def _given(key: str, config: Any, *, known: Collection[str] | None = None, example: str = "") -> dict[str, Any]:
-    """A mapping of known keys, or of any, without those that are null; null is an empty one."""
+    """The mapping at a key, with only known keys and without null values. null counts as an empty mapping."""
     entry = checks.mapping(key, {} if config is None else config, optional=known, example=example)
     return {name: value for name, value in entry.items() if value is not None}
 
 
 def _gpus(key: str, machine: Mapping[str, Any]) -> tuple[int, str, dict[str, Any]]:
-    """How many nodes a machine is, the key that describes one of them, and what it says."""
+    """The number of a machine's nodes, the config key of one of them, and the node's values."""
     own = {name: value for name, value in machine.items() if name not in OF_MACHINE}
     if "gpus" not in machine:
         num_gpus, of_row, row = 1, key, own
@@ -178,7 +178,7 @@ def _gpus(key: str, machine: Mapping[str, Any]) -> tuple[int, str, dict[str, Any
 
 
 def _check_row(key: str, row: Mapping[str, Any], num_gpus: int, *, beside: str) -> None:
-    """ValueError with one sentence for keys of a node that are unknown, or that the machine, `beside` it, would override."""
+    """Raise ValueError for unknown keys of a node, and for keys that the machine, `beside` it, would override."""
     _refuse_throughput(key, row)
     card = "network" if num_gpus == 1 else "inside"
     if link := next((name for name in LINKS if name in row), None):
@@ -205,12 +205,12 @@ def _reference(config: Any) -> dict[str, Any]:
 
 
 def _own_time(row: Mapping[str, Any]) -> str | None:
-    """The key by which a row has times of its own, without the reference."""
+    """The key with which a row sets its own times, instead of using the reference."""
     return next((name for name in ("seconds_per_sample", "table") if row.get(name) is not None), None)
 
 
 def _timed(key: str, row: dict[str, Any], reference: Mapping[str, Any]) -> dict[str, Any]:
-    """The row with the times of the reference at its speed, unless it has times of its own."""
+    """The row with the reference's times at its speed. A row with its own times is unchanged."""
     own = _own_time(row)
     if own is not None and "speed" in row:
         raise ValueError(f"{key} has a speed and {own}, which says how fast it is: leave one of them out")

@@ -1,4 +1,4 @@
-"""From `cluster.network` and `cluster.server` to links, racks and a server."""
+"""Make links, racks and a server from `cluster.network` and `cluster.server`."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ OF_SERVER = (
 )
 EXAMPLE = "1 Gbit/s or {latency_seconds: 50 us, bytes_per_second: 1 Gbit/s}"
 LATENCY = 50e-6
-"""Seconds of a message in a network that gives none."""
+"""The default latency of a network, in seconds."""
 
 
 def spelled_out(network: Any) -> Any:
-    """A network that is a rate alone, as a mapping; any other as it is."""
+    """The network as a mapping. A rate alone becomes a mapping."""
     return {"bytes_per_second": network} if isinstance(network, str | int | float) else network
 
 
@@ -51,7 +51,7 @@ def _network(config: Any) -> Network:
 
 
 def default_sharing(network: Mapping[str, Any]) -> str:
-    """Return the `sharing` of a network that gives none. With `cpu`, it was calibrated before machines had network cards: none."""
+    """The default of a network's `sharing`. With `cpu`, it is `none`, because such networks were calibrated before cards were modelled."""
     return "max_min" if network.get("cpu") is None else "none"
 
 
@@ -76,7 +76,7 @@ def _server(config: Any) -> Server:
 
 
 def _racks(config: Any, nodes: Sequence[Node], server: Server, card: float | None) -> dict[str, Rack]:
-    """Racks by name; ValueError if one is empty, used but not described, or within itself. `card` is what a node's card carries."""
+    """Racks by name. Raises ValueError for an empty, undescribed or cyclic rack. `card` is the bandwidth of a node's network card."""
     key = "cluster.network.racks"
     config = {} if config is None else config
     if not isinstance(config, Mapping):
@@ -107,7 +107,7 @@ def _racks(config: Any, nodes: Sequence[Node], server: Server, card: float | Non
 
 
 def _between(config: Any, racks: Mapping[str, Rack]) -> dict[frozenset[int | str], Between]:
-    """By pairs of racks; ValueError if one is not described, is no neighbour of the other, or is given twice."""
+    """The ways by pairs of racks. Raises ValueError for undescribed racks, racks that are no neighbours, and repeated pairs."""
     key, ways = "cluster.network.between", {}
     for place, value in enumerate(_list(key, [] if config is None else config, "ways such as {racks: [a, b], bytes_per_second: 1e8}")):
         row = f"{key}.{place}"
@@ -141,7 +141,7 @@ def _outwards(rack: str | None, inside: Mapping[str, str | None]) -> Iterator[st
 
 
 def _rack(key: str, entry: Mapping[str, Any], members: Sequence[Node], card: float | None) -> Rack:
-    """With `oversubscription` k, the rack's link carries 1/k of the sum over its nodes' links."""
+    """A rack. With `oversubscription` k, its link carries 1/k of the sum over its nodes' links."""
     carries = {name: _number(key, entry, name, None) for name in LINKS}
     if entry.get("oversubscription") is not None:
         times = checks.number(f"{key}.oversubscription", entry["oversubscription"])

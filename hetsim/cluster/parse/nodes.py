@@ -1,4 +1,4 @@
-"""From rows of `cluster.nodes` to nodes: numbers, distributions, tables, slow spells and recorded slowdowns."""
+"""Make nodes from rows of `cluster.nodes`: numbers, distributions, tables, slow spells and recorded slowdowns."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from hetsim.cluster.parse.hosts import COLD, CPU, FIRST, _cold, _cpu
 from hetsim.cluster.parse.values import LINKS, POSITIVE, _distribution, _flag, _number, _refuse_throughput, _table, _with_links
 
 CHANGES = ("link_slowdown", "link_slowdown_period_seconds")
-"""Keys of whatever has links: a node, a rack, the server, a machine."""
+"""The keys for changing links, which nodes, racks, the server and machines have."""
 DRAWN = ("seconds_per_sample", "overhead_seconds", "seconds_per_update", "latency_seconds", *LINKS)
-"""What a row of nodes may give as a distribution instead of a number: drawn for each of its nodes."""
+"""The keys for which a row of nodes may give a distribution. A number is drawn for each of its nodes."""
 
 OTHERS = (
     *("noise", "slow_spells", "slowdown", "slowdown_period_seconds"),
@@ -31,7 +31,7 @@ EXAMPLE = "{count: 2, seconds_per_sample: 2.5 ms, overhead_seconds: 1 ms}"
 
 MAX_NODES_PER_ROW = 1_000_000
 MAX_FACTOR = 1e9
-"""How many times as long, or as short, work may take in a slow spell."""
+"""The maximum factor by which a slow spell slows or speeds up work."""
 
 
 MAX_COST = 1e9
@@ -41,7 +41,7 @@ ROW = 10  # number of the random stream of drawn nodes; those of a run are in ou
 
 
 def _nodes(key: str, config: Any, seed: int, index: int) -> Iterator[Node]:
-    """The nodes of one row: `count` equal ones, except for the numbers that are drawn for each."""
+    """The `count` nodes of one row. They are equal, except for numbers that are drawn for each node."""
     more = (*DRAWN[2:], "network", *CPU, *COLD, FIRST, *OTHERS)
     if isinstance(config, Mapping):
         _refuse_throughput(key, config)
@@ -106,7 +106,7 @@ def _with(node: Node, numbers: dict[str, Any]) -> Node:
 
 
 def _spells(key: str, config: Any) -> SlowSpells | None:
-    """A number of seconds is the mean of an exponential distribution."""
+    """Slow spells. A number of seconds is the mean of an exponential distribution."""
     if config is None:
         return None
     entry = checks.mapping(key, config, required=("factor", "seconds_between", "seconds_lasting"))
@@ -119,14 +119,14 @@ def _spells(key: str, config: Any) -> SlowSpells | None:
 
 
 def _factor(key: str, value: Any) -> float:
-    """By which work takes longer, or shorter."""
+    """The factor by which work takes longer or shorter."""
     if not 1 / MAX_FACTOR <= checks.number(key, value) <= MAX_FACTOR:
         raise ValueError(f"{key} must be between {1 / MAX_FACTOR:g} and {MAX_FACTOR:g}, not {value!r}")
     return float(value)
 
 
 def _period(key: str, entry: Mapping[str, Any], slowdown: tuple[tuple[float, float], ...], name: str = "slowdown") -> float | None:
-    """After which a recorded slowdown begins again."""
+    """The period after which a recorded slowdown repeats."""
     period: float | None = _number(key, entry, f"{name}_period_seconds", None)
     if period is None:
         return None
@@ -144,7 +144,7 @@ def _link_slowdown(key: str, entry: Mapping[str, Any]) -> LinkSlowdown | None:
 
 
 def _slowdown(key: str, value: Any) -> tuple[tuple[float, float], ...]:
-    """A recorded trace: a CSV file with the columns seconds and factor."""
+    """A recorded slowdown: a CSV file with the columns seconds and factor."""
     if value is None:
         return ()
     if not isinstance(value, str):

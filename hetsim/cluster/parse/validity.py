@@ -1,4 +1,4 @@
-"""From `cluster.calibrated` to what a calibrated cluster holds for."""
+"""Make the `Calibration` of a cluster from `cluster.calibrated`."""
 
 from __future__ import annotations
 

@@ -14,22 +14,22 @@ LINKS = ("uplink_bytes_per_second", "downlink_bytes_per_second")
 POSITIVE = ("seconds_per_sample", *LINKS)
 """Numbers that must be above zero."""
 THROUGHPUT = re.compile(r"throughput|(?!bytes)[a-z]+_per_(?:s|sec|second)", re.IGNORECASE)
-"""Names by which a node's samples per second are given elsewhere."""
+"""Names that other tools use for a node's samples per second."""
 MIN_BYTES_PER_SECOND = 1e-3
-"""Of a slower link, a message would take longer than any described time."""
+"""The smallest rate of a link. On a slower link, a message would take longer than any described time."""
 MAX_BYTES_PER_SECOND = 1e300
-"""Sums of so many links as there may be nodes are finite."""
+"""The largest rate of a link. The sum over all links of the largest cluster is finite."""
 
 
 class Card(NamedTuple):
-    """What a network card sends and receives, in bytes per second."""
+    """The bandwidth of a network card in each direction, in bytes per second."""
 
     up: float
     down: float
 
     @property
     def links(self) -> dict[str, float]:
-        """As a node or a rack has it."""
+        """The bandwidths as keys of a node or a rack."""
         return dict(zip(LINKS, self, strict=True))
 
 
@@ -40,7 +40,7 @@ def _list(key: str, value: Any, of: str) -> Sequence[Any]:
 
 
 def _number(key: str, entry: Mapping[str, Any], name: str, default: float | None = 0.0) -> Any:
-    """The number under this name, above zero where zero makes no sense; the default where it is missing or null."""
+    """The number of this name. It must be above zero where zero makes no sense. The default replaces a missing value or null."""
     value = entry.get(name)
     if value is None:
         return default
@@ -48,7 +48,7 @@ def _number(key: str, entry: Mapping[str, Any], name: str, default: float | None
 
 
 def _refuse_throughput(key: str, entry: Mapping[str, Any]) -> None:
-    """ValueError with the time of a sample for a row that has samples per second."""
+    """Raise ValueError for a row with samples per second. The error contains the time of a sample."""
     for name, value in entry.items():
         if THROUGHPUT.fullmatch(str(name)):
             converted = of_throughput(value) or ": 400 samples/s are 2.5 ms"
@@ -56,7 +56,7 @@ def _refuse_throughput(key: str, entry: Mapping[str, Any]) -> None:
 
 
 def _rate(key: str, value: Any) -> float:
-    """Bytes per second."""
+    """A rate in bytes per second."""
     if not MIN_BYTES_PER_SECOND <= checks.number(key, value) <= MAX_BYTES_PER_SECOND:
         raise ValueError(f"{key} must be {MIN_BYTES_PER_SECOND:g} to {MAX_BYTES_PER_SECOND:g} bytes per second, not {value!r}")
     return float(value)
@@ -72,7 +72,7 @@ def _card(key: str, value: Any) -> Card:
 
 
 def _with_links(key: str, entry: Mapping[str, Any]) -> dict[str, Any]:
-    """A node or a server whose `network`, if it has one, is its two links."""
+    """A node or a server with its `network`, if it has one, replaced by its two links."""
     card, others = entry.get("network"), {name: value for name, value in entry.items() if name != "network"}
     if card is None:
         return others
@@ -82,7 +82,7 @@ def _with_links(key: str, entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _flag(key: str, entry: Mapping[str, Any], name: str) -> bool:
-    """Whether this is true; false where it is missing or null."""
+    """Whether this flag is true. A missing value or null counts as false."""
     return False if entry.get(name) is None else checks.flag(f"{key}.{name}", entry[name])
 
 
@@ -91,11 +91,11 @@ def _distribution(key: str, entry: Mapping[str, Any], name: str) -> Distribution
 
 
 MAX_SIZE = 64 * checks.MOST
-"""The size of a measured point: the bytes of the most parameters, of 64 bytes each."""
+"""The maximum size of a measured point: the bytes of the largest model, at 64 bytes for each parameter."""
 
 
 def _table(key: str, value: Any, *, of: str) -> tuple[tuple[int, float], ...]:
-    """Measured (size, seconds), rising in size."""
+    """A table of measured (size, seconds), rising in size."""
     points: list[tuple[int, float]] = []
     for place, point in enumerate(_list(key, value, f"[{of}, seconds] that were measured")):
         if not isinstance(point, Sequence) or isinstance(point, str) or len(point) != 2:
