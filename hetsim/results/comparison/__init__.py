@@ -1,1 +1,1 @@
-"""Two sides of finished runs compared, each a run or repeats of one: what `hetsim-compare` prints, writes and draws."""
+"""Compare two sides of finished runs. Each side is a run or its repeats. `hetsim-compare` prints, writes and draws the result."""

@@ -1,4 +1,4 @@
-"""Where the workers' time went: each moment of each worker is one of five components, so that they add up to the whole."""
+"""Where the workers' time went. Each moment of a worker belongs to one of five components, so a worker's components add up to the run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COMPUTE, COMMUNICATION, SERVER, WAITING, ABSENT = range(len(COMPONENTS))
 
 
 class Spans(NamedTuple):
-    """Intervals: of each its worker, its start and its end."""
+    """Intervals: the worker, start and end of each."""
 
     rank: Integers
     start: Floats
@@ -25,15 +25,16 @@ class Spans(NamedTuple):
 
 
 def seconds_by_worker(rows: Rows) -> Floats:
-    """The seconds of each worker in each component until the last commit, shape (workers, components): a worker's add up to the run's.
+    """The seconds of each worker in each component until the last commit, shape (workers, components). Each row adds up to the run's time.
 
-    - compute: the worker's gradients and updates
-    - communication: its messages, from sending to delivery, and collectives from the last entry on
-    - server: neither of these, and the server updates
-    - waiting: neither of these, and the server does not update
+    - compute: the worker computes gradients or updates
+    - communication: messages from or to the worker are in transit, or collectives after their last rank's entry
+    - server: none of these, and the server updates
+    - waiting: none of these, and the server does not update
     - absent: the worker's node is absent
 
-    A moment in several components counts once: as absent before compute before communication before the others.
+    A moment in several components counts once: absent comes before compute, compute before communication, and communication before the
+    rest.
     """
     workers = rows.of_workers
     rank, start, end, component = _partition(
@@ -54,9 +55,9 @@ def seconds_by_worker(rows: Rows) -> Floats:
 
 
 def _partition(rows: Rows, spans: Mapping[int, Spans]) -> tuple[Integers, Floats, Floats, Integers]:
-    """Each worker's time in pieces that follow one another, by rank, start, end, and the first of these components that it lies in.
+    """Divide each worker's time into consecutive pieces: rank, start, end, and component of each.
 
-    A piece that lies in none of them is of the component `WAITING`.
+    A piece gets the first of these components that contains it, or `WAITING`.
     """
     everyone, none = np.arange(rows.num_workers), np.zeros(rows.num_workers)
     ranks, moments = [everyone, everyone], [none, none + rows.seconds]
@@ -82,7 +83,7 @@ def _spans(rows: Rows, which: NDArray[np.bool_]) -> Spans:
 
 
 def _communication(rows: Rows) -> Spans:
-    """Messages of each worker, those to it, and transfers of collectives."""
+    """The messages from and to each worker, and the transfers of collectives."""
     to = rows.receiver >= 0
     sent = _spans(rows, rows.of_workers & rows.of(MESSAGE))
     received = Spans(rows.receiver[to], rows.start[to], rows.end[to])
@@ -91,9 +92,9 @@ def _communication(rows: Rows) -> Spans:
 
 
 def transfers(rows: Rows, kind: int) -> Spans:
-    """The collectives of this kind, from their last rank's entry on.
+    """The collectives of this kind, each from its last rank's entry on.
 
-    The k-th that ends on a rank is the k-th on every other; where nodes come and go, those are the same that end at the same time.
+    The k-th collective of one rank is the k-th of every other rank. If nodes join or leave, collectives with the same end are the same.
     """
     rank, entry, end = _spans(rows, rows.of_workers & rows.of(kind))
     order = np.lexsort((end, rank))
@@ -109,7 +110,7 @@ def transfers(rows: Rows, kind: int) -> Spans:
 
 
 def _busy(rows: Rows, moments: Floats) -> Floats:
-    """For how many seconds the server has updated until each of these moments."""
+    """The server's total seconds of updates until each of these moments."""
     _, start, end = _spans(rows, ~rows.of_workers & rows.of(UPDATE))
     if not len(start):
         return np.zeros(len(moments))

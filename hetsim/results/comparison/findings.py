@@ -1,4 +1,4 @@
-"""All that a comparison finds."""
+"""All results of a comparison."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hetsim.results.comparison.where import components, intervals, sentence
 
 @dataclass(frozen=True)
 class Findings:
-    """Both sides, number by number, and where their time went; without traces of both, the latter is empty."""
+    """The numbers of both sides, and where their time went. The latter is empty unless both sides have traces."""
 
     sides: Sides
     numbers: list[dict[str, Any]]
@@ -28,7 +28,7 @@ class Findings:
 
 
 def compare(first: Sequence[Path], second: Sequence[Path]) -> Findings:
-    """What there is to say of the runs in these folders; ValueError with one sentence if they cannot be compared."""
+    """Compare the runs in these folders. Raises ValueError if they cannot be compared."""
     both = sides(first, second)
     remarks = list(both.remarks)
     one, other = ([use for use in side.uses if use is not None] for side in both.both)
@@ -47,7 +47,7 @@ def compare(first: Sequence[Path], second: Sequence[Path]) -> Findings:
 
 
 def document(found: Findings) -> dict[str, Any]:
-    """The findings as JSON can hold them: times in seconds, shares from 0 to 1, errors relative or in percentage points."""
+    """The findings as JSON data. Times are in seconds, shares from 0 to 1, errors relative or in percentage points."""
     names = found.sides.names
     told = found.staleness
     return {
@@ -70,7 +70,7 @@ def _row(row: dict[str, Any], names: tuple[str, str], error: str) -> dict[str, A
 
 
 def _spread(row: dict[str, Any], names: tuple[str, str]) -> dict[str, Any]:
-    """Both intervals, and whether the error is within the spread of the second side."""
+    """Both intervals, and whether the error is no larger than the spread of the second side."""
     bounds = {f"{name}_interval": row[f"{side}_estimate"].bounds for name, side in zip(names, ("first", "second"), strict=True)}
     return {**bounds, "spread": row["spread"], "within_spread": row["within_spread"]}
 

@@ -1,4 +1,4 @@
-"""Each number of both sides: means over repeats with intervals, the error of the means, and the spread that says what it is worth."""
+"""The numbers of both sides: means over repeats with intervals, the error of the means, and the spread of the repeats."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from hetsim.results.tables.metrics import METRICS
 from hetsim.results.writing.describe import in_words
 
 Error = Callable[[Number, Number], Number]
-"""How far the first of two numbers is from the second; None where that has no meaning."""
+"""The difference of the first number from the second; None if it has no meaning."""
 SCALES = {"final.train_loss": "final_loss", "final.test_accuracy": "final_accuracy"}
-"""Where a number is called otherwise in tables, whose intervals it has."""
+"""The tables' names of numbers, which determine the scale of their intervals."""
 
 
 def numbers(sides: Sides) -> list[dict[str, Any]]:
-    """For each number, own metrics last, what `compared` says of it; its error is (first − second) / |second|, of the means."""
+    """The result of `compared` for each number, own metrics last. The error is (first − second) / |second| of the means."""
     metrics = dict.fromkeys(name for side in sides.both for summary in side.summaries for name in own_metrics(summary["final"]))
     rows = []
     for name, key in (NUMBERS | {in_words(metric): f"final.{metric}" for metric in metrics}).items():
@@ -39,9 +39,9 @@ def _number(summary: Mapping[str, Any], key: str) -> Number:
 
 
 def compared(first: Sequence[Number], second: Sequence[Number], *, scale: str, error: Error, called: str) -> dict[str, Any]:
-    """Both means over the runs, the error of the means as it is called, both intervals, and the spread of the second side.
+    """Both means over the runs, the error of the means under the key `called`, both intervals, and the spread of the second side.
 
-    The spread is the largest of the second side's numbers minus the smallest, in the unit of the error; None for a single run.
+    The spread is the second side's largest number minus its smallest, in the unit of the error. It is None for a single run.
     """
     one, other = estimate(first, scale=scale), estimate(second, scale=scale)
     found, spread = error(one.mean, other.mean), _spread(second, other.mean, error)
@@ -65,7 +65,7 @@ def _spread(values: Sequence[Number], mean: Number, error: Error) -> Number:
 
 
 def relative_error(one: Number, other: Number) -> Number:
-    """(one − other) / |other|; None where it has no meaning."""
+    """(one − other) / |other|; None if it has no meaning."""
     if one is None or other is None:
         return None
     if one == other:
@@ -75,5 +75,5 @@ def relative_error(one: Number, other: Number) -> Number:
 
 
 def difference(one: Number, other: Number) -> Number:
-    """one − other; None where one of them is."""
+    """one − other; None if either number is None."""
     return None if one is None or other is None else one - other

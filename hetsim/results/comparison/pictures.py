@@ -1,4 +1,4 @@
-"""The pictures of a comparison: both sides' curves in one frame, and a timeline of each below the other."""
+"""The pictures of a comparison: the curves of both sides in one panel, and a timeline of each side."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from hetsim.runtime.files import written_whole
 
 
 def figures(sides: Sides) -> Callable[[], dict[str, Any]]:
-    """What draws the curves of all runs and the timelines of both first runs on one axis, None if there is none. All is read before."""
+    """Read all data, and return a function that draws the figures.
+
+    The figures are the curves of all runs, and the timelines of both first runs on one axis. None stands for a figure without data.
+    """
     for side in sides.both:
         for run, summary in zip(side.folders, side.summaries, strict=True):
             check_has(run, summary, "method", "cluster", "workload", "num_workers")
@@ -36,7 +39,7 @@ def figures(sides: Sides) -> Callable[[], dict[str, Any]]:
 
 
 def drawing(sides: Sides) -> Callable[[Path], None]:
-    """What draws the figures as files in a folder. All is read before."""
+    """Read all data, and return a function that draws the figures into a folder."""
     drawn = figures(sides)
 
     def draw(folder: Path) -> None:

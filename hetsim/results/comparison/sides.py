@@ -1,4 +1,4 @@
-"""The two sides of a comparison: which runs each has, and whether they are repeats of one config."""
+"""The two sides of a comparison: their runs, and the check that each side's runs are repeats of one config."""
 
 from __future__ import annotations
 
@@ -15,49 +15,49 @@ from hetsim.results.reading.keys import VARY_IN_A_COMPARISON, VARY_IN_A_ROW, is_
 from hetsim.results.reading.run_files import shown, skipped
 
 NAMES = {"sim": "simulated", "dist": "measured"}
-"""What the sides are called if one is of each backend."""
+"""The names of the sides if each backend is on one side."""
 MOST_KEYS = 4
-"""Of one group of the config, such as the cluster, whose values are shown: a calibrated cluster differs from a described one in thirty."""
+"""The number of differing keys of a config group up to which their values are shown. A calibrated cluster may differ in thirty keys."""
 
 
 @dataclass(frozen=True)
 class Side:
-    """The runs of one side, which differ in nothing but what the runs of a row of `hetsim-table` may differ in."""
+    """The runs of one side. They differ only in keys in which the runs of a row of `hetsim-table` may differ."""
 
     name: str
     folders: tuple[Path, ...]
     summaries: tuple[dict[str, Any], ...]
     uses: tuple[TimeUse | None, ...]
-    """How each run used its time; None for a run without a trace of it."""
+    """How each run used its time; None for a run without a trace."""
     config: Mapping[str, Any]
-    """Of the first run."""
+    """The config of the first run."""
 
     @property
     def num_runs(self) -> int:
-        """How many runs there are."""
+        """The number of runs."""
         return len(self.folders)
 
     @property
     def backend(self) -> Any:
-        """Of all its runs; None if they do not say it."""
+        """The backend of all runs; None if their summaries do not contain it."""
         return self.summaries[0].get("backend")
 
     @property
     def seeds(self) -> list[Any]:
-        """Of all its runs, in order, each once; of runs that do not say theirs, that of the first one's config."""
+        """The distinct seeds of the runs, in order. Runs without a seed in their summary get the seed of the first config."""
         said = {summary["seed"] for summary in self.summaries if "seed" in summary}
         return sorted(said) if said else [self.config.get("seed")]
 
     @property
     def title(self) -> str:
-        """What a picture says of its runs."""
+        """The title of the side in pictures."""
         summary = self.summaries[0]
         return f"{summary['method']} on {summary['cluster']}, {summary['workload']}"
 
 
 @dataclass(frozen=True)
 class Sides:
-    """Both sides, the simulated one first if the other is measured; what is to be known of them, a sentence each."""
+    """Both sides, and remarks on them, one sentence each. A simulated side comes before a measured one."""
 
     first: Side
     second: Side
@@ -65,12 +65,12 @@ class Sides:
 
     @property
     def both(self) -> tuple[Side, Side]:
-        """In order."""
+        """Both sides, in order."""
         return self.first, self.second
 
     @property
     def names(self) -> tuple[str, str]:
-        """What they are called."""
+        """The names of the sides."""
         return self.first.name, self.second.name
 
     @property
@@ -80,7 +80,7 @@ class Sides:
 
     @property
     def different(self) -> dict[str, tuple[Any, Any]]:
-        """The dotted keys in which the sides' configs differ, with both values, except those that may differ in a comparison."""
+        """The dotted keys in which the sides' configs differ, with both values, except keys that may differ in a comparison."""
         found = differences(self.first.config, self.second.config)
         if any("script" in side.config for side in self.both):  # a Team knows little of the script that it is in
             found = {key: values for key, values in found.items() if None not in values and key != "script"}
@@ -93,7 +93,7 @@ class Sides:
 
     @property
     def in_words(self) -> list[str]:
-        """`different` in sentences: one for each key, or one for a group of the config that differs in more than `MOST_KEYS`."""
+        """`different` as sentences: one for each key, or one for a config group that differs in more than `MOST_KEYS` keys."""
         groups: dict[str, dict[str, tuple[Any, Any]]] = {}
         for key, values in self.different.items():
             groups.setdefault(key.split(".")[0], {})[key] = values
@@ -108,9 +108,9 @@ class Sides:
 
 
 def sides(first: Sequence[Path], second: Sequence[Path]) -> Sides:
-    """Both sides, each of the runs in these folders and below them. ValueError with one sentence if a side is not of one config.
+    """Both sides. Each one contains the runs in and below its folders. Raises ValueError if a side has several configs.
 
-    A broken run below a folder is skipped.
+    Broken runs below a folder are skipped.
     """
     remarks: list[str] = []
     one, other = (_side(name, folders, remarks) for name, folders in (("first", first), ("second", second)))
@@ -154,7 +154,7 @@ def _side(name: str, given: Sequence[Path], remarks: list[str]) -> Side:
 
 
 def _read(run: Path) -> tuple[dict[str, Any], dict[str, Any], TimeUse | None]:
-    """The summary of a run, its config and how it used its time; ValueError with one sentence if one of its files is broken."""
+    """A run's summary, config and use of time. Raises ValueError if one of its files is broken."""
     summary = read_summary(run)
     if (run / "curve.csv").exists():
         read_points(run)
@@ -162,7 +162,7 @@ def _read(run: Path) -> tuple[dict[str, Any], dict[str, Any], TimeUse | None]:
 
 
 def runs_of(folder: Path) -> list[Path]:
-    """The folder itself if it holds a run, else those below it that do; ValueError with one sentence if there is none."""
+    """The folder itself if it is a run, else the runs below it. Raises ValueError if there are none."""
     if not folder.is_dir():
         raise ValueError(f"{folder} is not the folder of a finished run: give one that contains a summary.json")
     if (folder / "summary.json").exists():
@@ -173,7 +173,7 @@ def runs_of(folder: Path) -> list[Path]:
 
 
 def _difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
-    """The first dotted key in which two configs of one side differ and may not; empty if there is none."""
+    """The first dotted key in which two configs of one side must not differ but do; empty if there is none."""
     return next(iter(differences(one, other, without=VARY_IN_A_ROW)), "")
 
 
@@ -184,7 +184,7 @@ def _value(config: Mapping[str, Any], key: str) -> Any:
 def differences(
     first: Mapping[str, Any], second: Mapping[str, Any], *, without: Sequence[str] = VARY_IN_A_COMPARISON
 ) -> dict[str, tuple[Any, Any]]:
-    """The dotted keys in which two configs differ, with both values, except these keys."""
+    """The dotted keys in which two configs differ, with both values, without the keys `without`."""
     one, other = dict(flattened(first)), dict(flattened(second))
     keys = sorted(key for key in {*one, *other} if not is_one_of(key, without))
     return {key: (one.get(key), other.get(key)) for key in keys if one.get(key) != other.get(key)}

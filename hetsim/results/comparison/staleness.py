@@ -1,4 +1,4 @@
-"""The staleness of both sides' contributions as distributions, and how far these are from each other."""
+"""The distributions of staleness of both sides' contributions, and their distance."""
 
 from __future__ import annotations
 
@@ -8,39 +8,39 @@ from dataclasses import dataclass
 from itertools import combinations
 
 Counts = Mapping[int, int]
-"""Applied contributions by their staleness."""
+"""The number of applied contributions for each staleness."""
 
 
 @dataclass(frozen=True)
 class Staleness:
-    """Both distributions, each of all runs of its side together, and their distance."""
+    """Both distributions, each over all runs of its side, and their distance."""
 
     first: Counts
     second: Counts
     distance: float
-    """The Wasserstein distance: by how many versions the contributions of one side would have to be older or newer, on average."""
+    """The Wasserstein distance: the mean number of versions by which one side's contributions would have to shift."""
     spread: float | None
-    """The largest such distance between two runs of the second side; None if it has one run."""
+    """The largest distance between two runs of the second side; None for a single run."""
 
     @property
     def means(self) -> tuple[float, float]:
-        """Of both sides."""
+        """The means of both sides."""
         one, other = (sum(value * count for value, count in counts.items()) / sum(counts.values()) for counts in (self.first, self.second))
         return one, other
 
     @property
     def relative_distance(self) -> float | None:
-        """The distance over the second side's mean; None if that is 0."""
+        """The distance divided by the second side's mean; None if that mean is 0."""
         return self.distance / self.means[1] if self.means[1] else None
 
     @property
     def within_spread(self) -> bool | None:
-        """Whether the sides are no further from each other than runs of the second side are; None if that has one run."""
+        """Whether the distance of the sides is no larger than the distance between runs of the second side; None for a single run."""
         return None if self.spread is None else self.distance <= self.spread
 
 
 def staleness(first: Sequence[Counts], second: Sequence[Counts]) -> Staleness | None:
-    """The distributions of both sides' runs; None if a run applied nothing."""
+    """The distributions over both sides' runs; None if a run applied no contribution."""
     if not all([*first, *second]):
         return None
     one, other = _together(first), _together(second)

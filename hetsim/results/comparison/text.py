@@ -1,4 +1,4 @@
-"""The findings of a comparison as text: one table below the other, and a sentence at the end."""
+"""The findings of a comparison as text: tables, and a sentence at the end."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from hetsim.results.writing.describe import formatted
 from hetsim.runtime.metrics import percentile
 
 MAX_VALUES = 8
-"""The values of staleness that are listed one by one; of more there are percentiles."""
+"""The maximum number of values of staleness to list. For more values, percentiles are listed."""
 PERCENTILES = (5, 25, 50, 75, 95, 100)
 SPREAD = ("spread",)
-"""The head of one more column, where there are repeats."""
+"""The head of one more column if a side has repeats."""
 Line = Sequence[str]
 
 
 class Section(NamedTuple):
-    """A table of a comparison, in whose first lines the heads are, and a sentence below it."""
+    """A table of a comparison, whose first lines are the heads, and a sentence below it."""
 
     title: str
     lines: Sequence[Line]
     least: Sequence[int]
-    """How wide the columns are at least."""
+    """The minimum widths of the columns."""
     below: str = ""
 
 
 def render(found: Findings) -> str:
-    """Numbers, components, staleness and intervals; of runs without a trace the numbers alone."""
+    """The tables of numbers, components, staleness and intervals. Without traces, only the numbers."""
     return "\n".join([*about(found), *map(_table, sections(found)), found.where]).rstrip("\n")
 
 
 def sections(found: Findings) -> list[Section]:
-    """The tables: of runs without a trace that of the numbers alone."""
+    """The tables. Without traces, only the table of the numbers."""
     made = [_numbers(found)]
     if found.components:
         made.append(_components(found))
@@ -50,7 +50,7 @@ def sections(found: Findings) -> list[Section]:
 
 
 def about(found: Findings) -> Iterator[str]:
-    """How many runs there are, where there are several, and what a mark says."""
+    """The numbers of runs if a side has several, and the meaning of the mark."""
     if found.sides.repeats:
         for side in found.sides.both:
             runs = f"{side.num_runs} runs, means with 95 % intervals" if side.num_runs > 1 else "1 run"
@@ -141,7 +141,7 @@ def _mark(row: dict[str, Any]) -> str:
 
 
 def _table(section: Section) -> str:
-    """Columns of at least these widths, the first one to the left and the others to the right."""
+    """A table with at least these column widths. The first column is aligned left, all others right."""
     rows = section.lines
     widths = [max(width, *(len(row[place]) + 2 for row in rows)) for place, width in enumerate(section.least[: len(rows[0])])]
     said = (row[0].ljust(widths[0]) + "".join(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)) for row in rows)

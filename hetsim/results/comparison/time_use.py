@@ -1,4 +1,4 @@
-"""How one run used its time, added up from its trace: by component, by kind of interval, and how stale its contributions were."""
+"""How one run used its time, from its trace: by component and by kind of interval, and the staleness of its contributions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ INTERVALS = {
 
 @dataclass(frozen=True)
 class Total:
-    """How many intervals of a kind have ended by the last commit, and how many seconds they took in all."""
+    """The number and total seconds of the intervals of a kind that ended by the last commit."""
 
     count: int
     seconds: float
@@ -36,25 +36,25 @@ class Total:
 
 @dataclass(frozen=True)
 class TimeUse:
-    """What is added up of one run."""
+    """The sums over one run's trace."""
 
     seconds: float
     num_updates: int
     by_worker: Floats
     """Seconds, shape (workers, components)."""
     intervals: Mapping[str, Total]
-    """By what `INTERVALS` calls them; kinds of which there is none are left out."""
+    """The totals by their names in `INTERVALS`. Kinds without intervals are left out."""
     staleness: Mapping[int, int]
-    """Applied contributions by their staleness."""
+    """The number of applied contributions for each staleness."""
 
     @property
     def shares(self) -> list[float]:
-        """Of the components in the workers' time: they add up to 1."""
+        """Each component's share of the workers' time. The shares add up to 1."""
         return [float(share) for share in self.by_worker.sum(axis=0) / (len(self.by_worker) * self.seconds)]
 
 
 def time_use(run: Path, summary: Mapping[str, Any]) -> TimeUse | None:
-    """How a run used its time; None if it has no trace of its intervals."""
+    """How a run used its time; None if its trace has no intervals."""
     rows = read_rows(run, summary)
     if rows is None:
         return None

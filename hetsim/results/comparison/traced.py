@@ -1,4 +1,4 @@
-"""The rows of a trace as arrays, as far as a comparison of where the time went needs them."""
+"""The rows of a trace as arrays, with the columns that a comparison needs."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 TIMES = ("start", "end")
 BYTES_OF_A_ROW, BYTES_OF_A_WORKER = 500, 500
-"""What a row, and a worker, take in memory while the seconds of a run are added up."""
+"""The bytes of memory for each row, and for each worker, while the seconds of a run are added up."""
 
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of one run's trace, in no particular order; kinds by their places in `KINDS`, times in seconds of the run's own clock."""
+    """The rows of one run's trace, in no particular order. Kinds are indices into `KINDS`. Times are in seconds of the run's clock."""
 
     start: Floats
     end: Floats
@@ -39,23 +39,23 @@ class Rows:
     num_workers: int
     num_updates: int
     seconds: float
-    """When the last version was committed: nothing after it counts."""
+    """The time of the last commit. Later intervals do not count."""
 
     def of(self, *kinds: int) -> NDArray[np.bool_]:
-        """Which rows are of these kinds."""
+        """Which rows have one of these kinds."""
         return np.isin(self.kind, kinds)
 
     @cached_property
     def of_workers(self) -> NDArray[np.bool_]:
-        """Which rows are of workers, not of a server."""
+        """Which rows belong to workers, not to a server."""
         return self.rank < self.num_workers
 
     @cached_property
     def receiver(self) -> Integers:
-        """Of each message of the server the worker that it went to; -1 for all other rows, and where no gradient says it.
+        """The worker that received each message of the server. -1 for all other rows, and for messages without a matching gradient.
 
-        A trace has a message's sender alone. The worker to which weights of a version went is the one whose gradient at that version
-        begins first at or after their delivery, each gradient being that of one message.
+        A trace contains only a message's sender. Weights of a version went to the worker whose gradient at that version is the first to
+        begin at or after their delivery. Each gradient belongs to one message.
         """
         found = np.full(len(self.rank), -1)
         messages = np.flatnonzero(self.of(MESSAGE) & ~self.of_workers & (self.nbytes > 0))
@@ -74,7 +74,7 @@ class Rows:
 
 
 def read_rows(run: Path, summary: Mapping[str, Any]) -> Rows | None:
-    """The rows of a run's trace; None if it has no intervals, or if the run took no time. ValueError with one sentence if it is broken."""
+    """The rows of a run's trace; None without intervals or if the run took no time. Raises ValueError for a broken trace."""
     trace = run / "trace.parquet"
     if not trace.exists() and not trace.is_symlink():
         return None

@@ -14,15 +14,15 @@ from hetsim.results.comparison.traced import Floats
 from hetsim.results.tables.estimates import Number
 
 NAMED = dict(zip(COMPONENTS, ("computing", "communication", "the server's updates", "waiting", "absence"), strict=True))
-"""What the components are called in a sentence."""
+"""The components' names in a sentence."""
 WITHIN = " (within)"
 """Marks an error that is no larger than the spread of the second side's runs."""
 LEAST_PART = 0.1
-"""A component is named whose difference is at least this part of the largest one."""
+"""A sentence contains the components whose difference is at least this fraction of the largest difference."""
 
 
 def components(first: Sequence[TimeUse], second: Sequence[TimeUse]) -> list[dict[str, Any]]:
-    """For each component its share of the workers' time on both sides, and the difference of the means in percentage points."""
+    """Each component's share of the workers' time on both sides, and the difference of the means in percentage points."""
     return [
         {
             "name": name,
@@ -38,16 +38,17 @@ def components(first: Sequence[TimeUse], second: Sequence[TimeUse]) -> list[dict
 
 
 def percentage_points(one: Number, other: Number) -> Number:
-    """The difference of two shares."""
+    """The difference of two shares, in percentage points."""
     found = difference(one, other)
     return None if found is None else 100 * found
 
 
 def intervals(first: Sequence[TimeUse], second: Sequence[TimeUse]) -> list[dict[str, Any]]:
-    """For each kind how many there are per update and how long they are, all runs of a side together; the largest difference first.
+    """For each kind of interval, the number per update and the length, over all runs of a side. The largest difference comes first.
 
-    The difference is of the seconds that all of a kind take per update: that of the lengths times the mean number, and that of the numbers
-    times the mean length. Intervals of several ranks overlap, so these do not add up to the seconds of an update.
+    The difference is in the seconds of all such intervals per update. It has two parts: the difference of the lengths times the mean
+    number, and the difference of the numbers times the mean length. Intervals of different ranks overlap, so the differences do not add up
+    to the difference in seconds per update.
     """
     rows = []
     for name in INTERVALS:
@@ -61,22 +62,23 @@ def intervals(first: Sequence[TimeUse], second: Sequence[TimeUse]) -> list[dict[
 
 
 def _per_update(side: Sequence[TimeUse], name: str) -> dict[str, float]:
-    """The number per update, and the mean length in seconds; of none of them, 0."""
+    """The number per update, and the mean length in seconds (0 without intervals)."""
     totals = [use.intervals[name] for use in side if name in use.intervals]
     count, seconds = sum(total.count for total in totals), sum(total.seconds for total in totals)
     return {"per_update": count / sum(use.num_updates for use in side), "mean_seconds": seconds / count if count else 0.0}
 
 
 def seconds_per_update(side: Sequence[TimeUse]) -> float:
-    """Of all runs of a side together."""
+    """The seconds per update, over all runs of a side."""
     return sum(use.seconds for use in side) / sum(use.num_updates for use in side)
 
 
 def sentence(first: Sequence[TimeUse], second: Sequence[TimeUse], names: tuple[str, str]) -> str:
-    """The components, and their workers, that make up the difference in the seconds of an update, the largest first.
+    """The components, and their workers, that make up the difference in seconds per update. The largest component comes first.
 
-    The seconds of a worker's components add up to those of the run, so their differences, as means over workers, add up to the whole.
-    What is no larger than the second side's own runs are apart is marked, each part by itself: parts that cancel may be.
+    A worker's components add up to the run's seconds. So the differences of the components, as means over workers, add up to the total.
+    A difference no larger than the spread of the second side's runs is marked. Each component is judged alone, because components may
+    cancel.
     """
     times = seconds_per_update(first), seconds_per_update(second)
     whole = times[0] - times[1]
@@ -105,25 +107,25 @@ def sentence(first: Sequence[TimeUse], second: Sequence[TimeUse], names: tuple[s
 
 
 def _mean_by_worker(side: Sequence[TimeUse]) -> Floats:
-    """Seconds per update by worker and component, over the number of workers: their sum is the seconds of an update."""
+    """Seconds per update by worker and component, divided by the number of workers. Their sum is the seconds per update."""
     num_updates = sum(use.num_updates for use in side)
     total: Floats = np.sum([use.by_worker for use in side], axis=0) / num_updates
     return total / len(total)
 
 
 class Unit:
-    """The unit in which times of this size are said."""
+    """The unit in which to print times of this size."""
 
     def __init__(self, seconds: float) -> None:
         units = (("s", 1.0), ("ms", 1e3), ("µs", 1e6))
         self.name, self._factor = next((unit for unit in units if seconds * unit[1] >= 0.9995), units[-1])
 
     def signed(self, seconds: float) -> str:
-        """A difference."""
+        """A signed difference."""
         return f"{seconds * self._factor:+.3g} {self.name}"
 
     def fixed(self, seconds: float) -> str:
-        """A difference among others."""
+        """A signed difference with a fixed number of decimal places."""
         return f"{signed(seconds * self._factor)} {self.name}"
 
     def said(self, seconds: float) -> str:
@@ -132,5 +134,5 @@ class Unit:
 
 
 def signed(value: float) -> str:
-    """With two decimal places; no zero is negative."""
+    """A number with a sign and two decimal places. Zero is never negative."""
     return f"{round(value, 2) + 0.0:+.2f}"

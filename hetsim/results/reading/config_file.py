@@ -14,27 +14,27 @@ from hetsim.results.reading.keys import with_added
 from hetsim.results.reading.run_files import REMEDY, brief, is_text, read_text, shown
 
 MAX_DEPTH = 50
-"""How deeply mappings and lists may be nested: libyaml itself overflows its stack."""
+"""The maximum depth of nested mappings and lists. Deeper nesting overflows libyaml's stack."""
 MAX_BYTES = 10**7
-"""The length of the file: a cluster of 50,000 nodes, each described by itself."""
+"""The maximum length of the file, enough for a cluster of 50,000 individually described nodes."""
 MAX_UNQUOTED = 10_000
-"""The length of a text that is unquoted or has a tag: to read a longer one as a number would take for ever."""
+"""The maximum length of a text that is unquoted or has a tag. Reading a longer one as a number would take too long."""
 MAX_LONG_NUMBERS = 100
-"""Whole numbers of twenty digits and more: as keys of one mapping, thousands with equal hashes would take for ever."""
+"""The maximum count of whole numbers with twenty digits or more. As keys, thousands with equal hashes would take too long."""
 MAX_BITS = 1023
-"""The size of a whole number: it can be made a float."""
+"""The maximum size of a whole number, so that it can become a float."""
 
 SEED = re.compile(r"^seed: (0|[1-9]\d{0,17})$", re.MULTILINE)
 HEADER = re.compile(r"\A(?:#.*\n)*")
 SIMPLE = re.compile(r"(?:(?:#.*| *(?:- )*\w[\w.]*:(?: (?:[\w.+/-]+|'[^'\n]*'|\[\]|\{\}))?| *(?:- )+[\w.+/-]+)\n)*")
-"""A text in which each line is a comment, or a key or an entry with a value that ends there: no value goes over the line of the seed."""
+"""A text in which each line is a comment, or a key or an entry with a value that ends on the line. So no value spans the seed's line."""
 
 UNREADABLE = (yaml.YAMLError, ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError)
-"""What PyYAML raises: its own errors, and others where a tag does not fit its text, as in `!!int ''`."""
+"""The errors that PyYAML raises: its own, and others for a tag that does not fit its text, as in `!!int ''`."""
 
 
 def read_config(run: Path) -> dict[str, Any]:
-    """The resolved config of a run, with the keys that were added since; empty if it is not there."""
+    """The resolved config of a run, including keys that later versions added. Empty if the file is missing."""
     path = run / "config.yaml"
     if not path.exists():
         return {}
@@ -48,7 +48,7 @@ def read_config(run: Path) -> dict[str, Any]:
 
 
 def parsed(path: Path, text: str) -> dict[str, Any]:
-    """The resolved config that a file has as a text; ValueError with one sentence if it is none."""
+    """The resolved config in a file's text. Raises ValueError for an invalid config."""
     if len(text) > MAX_BYTES:
         raise ValueError(f"{path} has a config of {len(text)} letters, as no run has: {REMEDY}")
     return _loaded(path, text)
@@ -56,7 +56,7 @@ def parsed(path: Path, text: str) -> dict[str, Any]:
 
 @lru_cache(maxsize=1000)
 def _loaded_once(text: str) -> dict[str, Any] | None:
-    """The config of runs that differ in their seeds; None if it cannot be read, for which a sentence names the file of each."""
+    """The config of runs that differ only in their seeds. None if it is unreadable; the caller then reports each file by name."""
     try:
         return _loaded(Path(), text)
     except ValueError:
@@ -77,7 +77,7 @@ def _loaded(path: Path, text: str) -> dict[str, Any]:
 
 
 def check_leaves(path: Path, config: Any) -> None:
-    """ValueError with one sentence for a value that no config has."""
+    """Raise ValueError for a value that no config has."""
     for value in _leaves(config):
         if isinstance(value, int) and value.bit_length() > MAX_BITS:
             raise ValueError(f"{path} holds a whole number of {value.bit_length()} bits, which no float can hold: {REMEDY}")
@@ -86,7 +86,7 @@ def check_leaves(path: Path, config: Any) -> None:
 
 
 def _leaves(value: Any) -> Iterator[Any]:
-    """Every key and every value that holds no others."""
+    """Every key, and every value that contains no other values."""
     if isinstance(value, Mapping | list | tuple | set):
         for part in (*value, *value.values()) if isinstance(value, Mapping) else value:
             yield from _leaves(part)
@@ -95,7 +95,7 @@ def _leaves(value: Any) -> Iterator[Any]:
 
 
 def _problem(events: Iterator[yaml.Event]) -> str:
-    """What in these events hetsim does not write, and what would take memory or time beyond all bounds to load."""
+    """Describe the part of these events that hetsim never writes, or that would take excessive memory or time to load."""
     depth = num_long = 0
     for event in events:
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
@@ -112,7 +112,7 @@ def _problem(events: Iterator[yaml.Event]) -> str:
 
 
 def is_long_number(event: yaml.Event) -> bool:
-    """Whether it is a whole number of twenty digits or more."""
+    """Whether the event is a whole number of twenty digits or more."""
     if not isinstance(event, yaml.ScalarEvent) or (event.style and not event.tag):
         return False
     return re.fullmatch(r"[-+]?[0-9][0-9_a-fA-FxXoO:]{19,}", event.value) is not None

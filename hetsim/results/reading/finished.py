@@ -1,4 +1,4 @@
-"""Reading back what a finished run left in its folder."""
+"""Read the files of a finished run."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ NUMBERS = {
     "final accuracy": "final.test_accuracy",
 }
 MAX_CURVE_BYTES = 10**7
-"""The length of a curve.csv: 100,000 evaluations."""
+"""The maximum length of a curve.csv, enough for 100,000 evaluations."""
 LossPoint: TypeAlias = tuple[float, float | None, float | None]
-"""A point of a learning curve: seconds of the run's own clock, training loss, test accuracy."""
+"""A point of a learning curve: seconds of the run's clock, training loss, test accuracy."""
 COLUMNS = ("seconds", "train_loss", "test_accuracy")
-"""What curve.csv has of every run, besides the counts of versions and samples; more columns are a workload's own metrics."""
+"""The columns of every curve.csv, besides the counts of versions and samples. Further columns are a workload's own metrics."""
 
 Point: TypeAlias = tuple[float, Mapping[str, float | None]]
-"""Seconds of a run's own clock, and what was evaluated, by name; None where there is no number."""
+"""Seconds of a run's clock, and the evaluated numbers by name; None for a missing number."""
 Curve: TypeAlias = Sequence[Point]
 
 
 def read_summary(run: Path) -> dict[str, Any]:
-    """The summary of a run's folder; ValueError with one sentence if there is none, or one that is not as hetsim writes it."""
+    """The summary in a run's folder. Raises ValueError if it is missing or invalid."""
     if not run.is_dir():
         raise ValueError(f"{run} is not the folder of a finished run: give one that contains a summary.json")
     path = run / "summary.json"
@@ -44,7 +44,7 @@ def read_summary(run: Path) -> dict[str, Any]:
 
 
 def check_summary(path: Path, summary: Any) -> None:
-    """ValueError with one sentence for a summary that is not as hetsim writes it."""
+    """Raise ValueError for an invalid summary."""
     check_kinds(path, summary)
     missing = [name for name, key in NUMBERS.items() if lacking(summary, [key])]
     if missing:
@@ -52,18 +52,18 @@ def check_summary(path: Path, summary: Any) -> None:
 
 
 def check_has(run: Path, summary: Mapping[str, Any], *keys: str) -> None:
-    """ValueError with one sentence if the summary lacks one of these keys, as those of earlier versions may."""
+    """Raise ValueError if the summary lacks one of these keys. Summaries of earlier versions may lack some."""
     if missing := lacking(summary, keys):
         raise ValueError(f"{run} is not a run of this version of hetsim: it lacks {', '.join(missing)}; move it elsewhere")
 
 
 def read_curve(run: Path) -> list[LossPoint]:
-    """The learning curve of a run: seconds of its own clock, training loss, test accuracy; None where there is no number."""
+    """The learning curve of a run: seconds of its clock, training loss, test accuracy; None for a missing number."""
     return [(seconds, numbers["train_loss"], numbers["test_accuracy"]) for seconds, numbers in read_points(run)]
 
 
 def read_points(run: Path) -> Curve:
-    """The learning curve of a run with all that was evaluated."""
+    """The learning curve of a run with all evaluated numbers."""
     path = run / "curve.csv"
     try:
         head, *rows = csv.reader(read_text(path, max_bytes=MAX_CURVE_BYTES).splitlines() or [""])
@@ -81,7 +81,7 @@ def read_points(run: Path) -> Curve:
 
 
 def curve_table(run: Path) -> Any:
-    """The learning curve of a run with all its columns, as an Arrow table; null where there is no number."""
+    """The learning curve of a run as an Arrow table with all columns. Missing numbers are null."""
     import pyarrow as pa
     from pyarrow import csv as arrow_csv
 
@@ -104,7 +104,7 @@ def _point(what: str, head: Sequence[str], row: Mapping[str, str]) -> Point:
 
 
 def _number(what: str, name: str, text: str | None) -> float | None:
-    """None for an empty field. A loss may be infinite, or no number at all, where training diverged."""
+    """The number in a field; None for an empty field. A loss may be infinite or NaN if training diverged."""
     if text is None:
         raise ValueError(f"{what} has no {name}: {REMEDY}")
     try:
@@ -114,9 +114,9 @@ def _number(what: str, name: str, text: str | None) -> float | None:
 
 
 def time_to(points: Sequence[LossPoint], *, accuracy: float | None = None, loss: float | None = None) -> float | None:
-    """When a learning curve first reached this test accuracy, or this training loss; None if it never did.
+    """The time at which a learning curve first reached this test accuracy or training loss; None if it never did.
 
-    In seconds of the run's own clock, interpolated between the evaluation that reached it and the one before.
+    The time is in seconds of the run's clock, interpolated between this evaluation and the previous one.
     """
     column, sign, goal = (2, 1.0, accuracy) if accuracy is not None else (1, -1.0, loss)
     assert goal is not None
@@ -137,12 +137,12 @@ def _crossing(before: tuple[float, float], after: tuple[float, float], goal: flo
 
 
 def highest_accuracy(points: Sequence[LossPoint]) -> float | None:
-    """The highest test accuracy of a learning curve; None if it has none."""
+    """The highest test accuracy of a learning curve; None without any."""
     return max((accuracy for _, _, accuracy in points if accuracy is not None), default=None)
 
 
 def value_at(points: Sequence[LossPoint], moment: float, column: int) -> float | None:
-    """What a learning curve was at this moment, interpolated between two evaluations; None if the run had ended, or has no such number."""
+    """The interpolated value of a column at this moment. None if the run had ended, or the column has no number there."""
     known = [(point[0], value) for point in points if (value := point[column]) is not None]
     for (start, one), (end, other) in itertools.pairwise(known):
         if start <= moment <= end:

@@ -26,19 +26,19 @@ KEYS = ("method", "backend", "seed", "seconds", "staleness_max")
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A finished run: its folder, what tables need of its summary, its config without the keys that vary in a row, what was typed for it.
+    """A finished run: its folder, the summary's entries for tables, its config without the keys that vary in a row, and its overrides.
 
-    Of many runs, those of one config share it: it is not to be changed.
+    Runs of one config share the config object, so do not change it.
     """
 
     sweep: Path
     name: str
-    """Of the run's folder, relative to that of the sweep."""
+    """The run's folder, relative to the sweep's folder."""
     summary: Mapping[str, Any]
     config: Mapping[str, Any]
     typed: Mapping[str, str]
     stored: StoredCurve | None = None
-    """The learning curve as the index has it; None if it is to be read from the files."""
+    """The learning curve from the index; None if it has to be read from the files."""
 
     @cached_property
     def folder(self) -> Path:
@@ -47,23 +47,23 @@ class FinishedRun:
 
     @cached_property
     def points(self) -> list[LossPoint]:
-        """The learning curve: seconds of the run's own clock, training loss, test accuracy; None where there is no number."""
+        """The learning curve: seconds of the run's clock, training loss, test accuracy; None for a missing number."""
         return read_curve(self.folder) if self.stored is None else self.stored.points()
 
     @property
     def highest_accuracy(self) -> float | None:
-        """Of its learning curve; None if it has none."""
+        """The highest test accuracy of the learning curve; None without any."""
         return highest_accuracy(self.points) if self.stored is None else self.stored.highest_accuracy()
 
     def time_to(self, *, accuracy: float | None = None, loss: float | None = None) -> float | None:
-        """When it first reached this test accuracy, or this training loss, in seconds of its own clock; None if it never did."""
+        """The time at which the run first reached this test accuracy or training loss, in seconds of its clock; None if it never did."""
         if self.stored is None:
             return time_to(self.points, accuracy=accuracy, loss=loss)
         return self.stored.time_to(accuracy=accuracy, loss=loss)
 
 
 class FinishedRuns(NamedTuple):
-    """The finished runs below a folder, and remarks on those that failed or are broken."""
+    """The finished runs below a folder, and remarks on failed or broken runs."""
 
     runs: list[FinishedRun]
     remarks: list[str]
@@ -75,9 +75,9 @@ def finished_runs(folder: Path) -> list[FinishedRun]:
 
 
 def read_runs(folder: Path) -> FinishedRuns:
-    """Every finished run at any depth; ValueError with one sentence if none can be read. Broken runs are skipped.
+    """Read all finished runs at any depth. Raises ValueError if none is readable. Broken runs are skipped.
 
-    Many runs are read from the index of the folder, which is brought up to date.
+    If the folder has many runs, they are read from its index, which is updated first.
     """
     if not folder.is_dir():
         raise ValueError(f"{folder} is not a folder: give the folder of a sweep, its hydra.sweep.dir")
@@ -107,12 +107,12 @@ def read_runs(folder: Path) -> FinishedRuns:
 
 
 def finished_run(folder: Path) -> FinishedRun:
-    """The finished run of a folder; ValueError with one sentence if it holds none."""
+    """The finished run in a folder. Raises ValueError if it contains none."""
     return _Reader(folder.parent).of_files(folder.name)
 
 
 def keep_index(folder: Path, *, num_runs: int) -> None:
-    """Update the index of a sweep's folder, if it has enough runs for an index."""
+    """Update the index of a sweep's folder if the folder has enough runs."""
     if num_runs >= LEAST:
         with contextlib.suppress(ValueError, OSError):  # whoever reads the runs is told
             finished_runs(folder)
@@ -120,7 +120,7 @@ def keep_index(folder: Path, *, num_runs: int) -> None:
 
 @contextlib.contextmanager
 def no_garbage() -> Iterator[None]:
-    """While this lasts, Python does not look for garbage: there is none among what is read, and the more there is the longer it looks."""
+    """Within this context, Python does not collect garbage. The read data contain none, and the search takes longer the more data exist."""
     looks = gc.isenabled()
     gc.disable()
     try:
@@ -144,7 +144,7 @@ class _Reader:
         self._checked: dict[int, Mapping[str, Any]] = {}
 
     def of_files(self, name: str) -> FinishedRun:
-        """The run in this folder."""
+        """The run in this folder, from its files."""
         folder = self.folder / name
         summary = read_summary(folder)
         check_has(folder, summary, *KEYS)
@@ -155,7 +155,7 @@ class _Reader:
         return found
 
     def of_index(self, name: str, row: Row) -> FinishedRun:
-        """The run of this folder as the index has it; ValueError if its config is none."""
+        """The run in this folder, from the index. Raises ValueError if its config is invalid."""
         if id(row.config) not in self._checked:
             check_leaves(self.folder / NAME, row.config)
             self._checked[id(row.config)] = self._shared(_of_a_row(with_added(dict(row.config))))

@@ -1,4 +1,4 @@
-"""The identity of a run: a hash of its resolved config, which names its folder and says whether the folder holds it."""
+"""The identity of a run: a hash of its resolved config. It names the folder, and shows whether a folder contains the run."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from hetsim.results.reading.run_files import REMEDY, from_json, is_text, read_te
 from hetsim.trust.registry import first_name
 
 IDENTITY, TYPED = "# identity: ", "# typed: "
-"""How the first lines of a run's config.yaml begin."""
+"""The beginnings of the first lines of a run's config.yaml."""
 
 MAX_NESTED = 8
-"""The depth from which a mapping counts by its hash: what is quoted again at each level doubles its length."""
+"""The depth from which a mapping is replaced by its hash, because quoting at each level would double its length."""
 
 
 MAX_EXACT = 2**53
-"""Up to which each whole number is a float, too."""
+"""The largest size up to which every whole number is exactly a float."""
 
 
 def identity_of(entries: Mapping[str, Any]) -> str:
-    """Twelve hexadecimal digits: equal for equal resolved configs, different if any value differs that may change a file.
+    """Twelve hexadecimal digits. They are equal for equal resolved configs, and differ if any value differs that may change a file.
 
-    Runs of earlier versions of hetsim keep their identity. A class that has moved counts by its first name. A later key does not count at
-    the value that leaves a run unchanged. A number counts by its value: 1 and 1.0 are one.
+    Runs of earlier versions keep their identity. A class that has moved counts by its first name. A key that was added later does not count
+    if its value does not change a run. Numbers count by value: 1 and 1.0 are equal.
     """
     counted = without(without_added(entries), CHANGE_NO_FILE)
     return hashlib.sha256(repr(_ordered(counted)).encode()).hexdigest()[:12]
@@ -48,7 +48,7 @@ def _ordered(entry: Any, key: str = "", depth: int = 0) -> Any:
 
 
 def number(key: str, value: Any) -> Any:
-    """A value of this key in the one form that counts: a whole number with a decimal point or without one, as shipped configs have it."""
+    """A number in its canonical form: with a decimal point for the keys in FRACTIONS, else without one if it is whole."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return value
     if key in FRACTIONS:
@@ -57,9 +57,9 @@ def number(key: str, value: Any) -> Any:
 
 
 def folder_name(sweep: Path, entries: Mapping[str, Any], identity: str) -> str:
-    """Return the name of a run's folder within a sweep's: method, cluster, seed, backend and identity.
+    """Return the name of a run's folder within a sweep's folder: method, cluster, seed, backend and identity.
 
-    It is a legal file name of at most 130 letters. A folder of an earlier version, without the backend in its name, keeps it.
+    It is a legal file name of at most 130 letters. If a folder of an earlier version, without the backend, exists, its name is returned.
     """
     cluster, backend = entries.get("cluster"), entries.get("backend")
     place = cluster.get("name") if isinstance(cluster, Mapping) else cluster
@@ -70,7 +70,7 @@ def folder_name(sweep: Path, entries: Mapping[str, Any], identity: str) -> str:
 
 
 def legal(part: Any, *, max_letters: int = 40) -> str:
-    """A value as a part of a file name, which has no separator of folders."""
+    """A value as a part of a file name, without path separators."""
     return re.sub(r"[^A-Za-z0-9_.+-]+", "_", str(part))[:max_letters].strip("-._") or "x"
 
 
@@ -80,7 +80,7 @@ def config_header(identity: str, typed: Sequence[str]) -> str:
 
 
 def typed_overrides(run: Path) -> dict[str, str]:
-    """The overrides that were typed for a finished run, value by key; empty if its config.yaml has no such line."""
+    """The typed overrides of a finished run, by key. Empty if its config.yaml has no such line."""
     for line in _head(run):
         if line.startswith(TYPED):
             what = f"the line {TYPED.strip()!r} of {run / 'config.yaml'}"
@@ -92,7 +92,7 @@ def typed_overrides(run: Path) -> dict[str, str]:
 
 
 def unescaped(value: str) -> str:
-    """A value without the backslashes that Hydra puts before spaces and the like in the words of a sweep's runs."""
+    """A value without the backslashes that Hydra puts before spaces and brackets in a sweep's arguments."""
     return value if value[:1] in ("'", '"') else re.sub(r"\\([\\()\[\]{}:=, \t])", r"\1", value)
 
 
@@ -102,14 +102,14 @@ def _head(run: Path) -> list[str]:
 
 
 def finished_summary(run: Path, identity: str) -> dict[str, Any] | None:
-    """The summary of the run of this identity; None if the folder does not hold it. summary.json is the last file that a run writes."""
+    """The summary of the run with this identity; None if the folder does not contain it. A run writes summary.json last."""
     with contextlib.suppress(ValueError):
         return read_summary(run) if _head(run)[:1] == [IDENTITY + identity] else None
     return None
 
 
 def check_holds_no_other(run: Path, identity: str) -> None:
-    """ValueError with one sentence if the folder holds a finished run that is not of this identity: it would be replaced."""
+    """Raise ValueError if the folder contains a finished run with another identity, which would be replaced."""
     if (run / "summary.json").exists() and _head(run)[:1] != [IDENTITY + identity]:
         raise ValueError(
             f"{run} holds another finished run: choose another folder by hydra.run.dir or hydra.sweep.subdir, or remove that run"
@@ -117,6 +117,6 @@ def check_holds_no_other(run: Path, identity: str) -> None:
 
 
 def identity_in(config: str) -> str | None:
-    """The identity in the first line of a run's config, if it has one."""
+    """The identity in the first line of a run's config; None if the line contains none."""
     first = config.partition("\n")[0]
     return first.removeprefix(IDENTITY) if first.startswith(IDENTITY) else None

@@ -1,8 +1,7 @@
-"""The index of a sweep's folder: what `hetsim-table` reads of each finished run, in one file.
+"""The index of a sweep's folder: the data that `hetsim-table` needs from all finished runs, in one file.
 
-The index is never believed where it differs from the files. A row counts only while the files that it was read from are the same: by
-inode, size, and the moments of their last change, of which a program cannot set the second. So what was done again, edited, copied or
-unpacked is read anew, and missing runs are not listed.
+A row of the index counts only if the run's files are unchanged: by inode, size, and the times of their last modification and change. A
+program cannot set the time of change. So repeated, edited, copied or unpacked runs are read again, and missing runs are not listed.
 """
 
 from __future__ import annotations
@@ -22,37 +21,37 @@ from hetsim.runtime.files import written_whole
 
 NAME = ".index.parquet"
 LEAST = 200
-"""Finished runs that are read one by one in no time: an index is written if so many are not in it."""
+"""The number of unindexed runs from which an index is written. Fewer runs are quick to read one by one."""
 READ = ("summary.json", "config.yaml", "curve.csv")
 """The files of a run that are read."""
 WHICH = {name: number for number, name in enumerate(READ)}
 ERROR = "error.txt"
 """The file of a run that failed."""
 SETTLED_SECONDS = 2
-"""A file that was changed less than this before it was read may be changed again in the same moment, by the clock of its file system."""
+"""A file that changed less than this before it was read may change again without a new time stamp in its file system."""
 MAX_BYTES = 4 * 10**9
-"""Of an index in memory."""
+"""The maximum size of an index in memory."""
 
 STAMP = struct.Struct("<" + "Qqqq" * len(READ))
-"""Of each file the inode, the size, and in nanoseconds when its content and when anything of it was changed."""
+"""Three entries for each file: inode, size, and the times in nanoseconds of its last modification and change."""
 
 
 class Place(NamedTuple):
-    """The folder of a finished run, relative to that of the sweep, and the state of its files."""
+    """The folder of a finished run, relative to the sweep's folder, and the stamp of its files."""
 
     name: str
     stamp: bytes
 
 
 class Found(NamedTuple):
-    """What there is below a folder: the finished runs, and how many runs have failed."""
+    """The content of a folder: the finished runs, and the number of failed runs."""
 
     places: list[Place]
     num_failed: int
 
 
 def search(folder: Path) -> Found:
-    """All folders below this one, and itself, that hold a summary.json, in order. Links to folders are not followed."""
+    """All folders with a summary.json, this one and below it, in order. Links to folders are not followed."""
     found: list[Place] = []
     num_failed = 0
     unseen = [""]
@@ -87,13 +86,13 @@ def _stamp(files: Iterable[os.stat_result | None]) -> bytes:
 
 
 def is_settled(place: Place, *, begun: datetime) -> bool:
-    """Whether the files of a run that is read since then show any later change by their state."""
+    """Whether any later change of a run's files would change their stamp. The run is read after `begun`."""
     numbers = STAMP.unpack(place.stamp)
     return bool(max(*numbers[2::4], *numbers[3::4]) / 1e9 < begun.timestamp() - SETTLED_SECONDS)
 
 
 def read_index(folder: Path, there: Sequence[Place], make: Callable[[str, Row], Any]) -> dict[str, Any]:
-    """What `make` makes of the rows of those places that the index knows as they are now, by name; nothing of an index that is none."""
+    """Apply `make` to the index's rows of these places with unchanged files. Returns the results by name; empty without a valid index."""
     path = folder / NAME
     from pyarrow import ArrowException, parquet
 
@@ -126,7 +125,10 @@ def _rows(file: Any, there: Mapping[str, bytes], make: Callable[[str, Row], Any]
 
 
 def write_index(folder: Path, rows: Iterable[tuple[Place, Row]], *, begun: datetime) -> None:
-    """Write the index of what was read of these places since then, unless another process is writing it or the folder cannot be written."""
+    """Write the index of these rows, which were read after `begun`.
+
+    Does nothing if another process is writing the index or the folder is not writable.
+    """
     from pyarrow import parquet
 
     table = table_of((place.name, place.stamp, row) for place, row in rows if is_settled(place, begun=begun))

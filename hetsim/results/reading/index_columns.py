@@ -1,4 +1,4 @@
-"""What an index keeps of runs, as columns of Arrow: checked many at a time, and taken apart only as far as somebody asks."""
+"""The data of runs in an index, as Arrow columns. Many runs are checked at a time, and unpacked only on demand."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CURVE = ("curve_seconds", "train_loss", "test_accuracy")
 
 
 class Row(NamedTuple):
-    """What was read of a run: of its summary what tables need, and its learning curve."""
+    """The indexed data of a run: the summary's entries for tables, and the learning curve."""
 
     summary: Mapping[str, Any]
     config: Mapping[str, Any]
@@ -43,7 +43,7 @@ def schema() -> Any:
 
 
 def table_of(rows: Iterable[tuple[str, bytes, Row]]) -> Any:
-    """The table of these rows: folder, the state of its files, and what was read; without those of which JSON would change something."""
+    """The table of these rows: folder, stamp of the files, and data. Rows that JSON would change are left out."""
     import pyarrow as pa
 
     texts = _Texts()
@@ -63,7 +63,7 @@ def table_of(rows: Iterable[tuple[str, bytes, Row]]) -> Any:
 
 
 class _Texts:
-    """Mappings as JSON; runs that share a config share its text. None if JSON would change something, as a date."""
+    """Mappings as JSON text; None if JSON would change something, such as a date. Runs that share a config share its text."""
 
     def __init__(self) -> None:
         self._known: dict[int, str | None] = {}
@@ -84,7 +84,7 @@ def _as_json(value: Any) -> str | None:
 
 
 class StoredCurves:
-    """The learning curves of a batch of runs, one after the other in a column each for seconds, loss and accuracy."""
+    """The learning curves of a batch of runs, one after another, in a column each for seconds, loss and accuracy."""
 
     def __init__(self, columns: Sequence[Any], stops: NDArray[np.int64]) -> None:
         self._columns = [column.to_numpy(zero_copy_only=False) for column in columns]
@@ -105,16 +105,16 @@ class StoredCurves:
         return found if missing is None else [None if none else value for value, none in zip(found, missing[part].tolist(), strict=True)]
 
     def _is_whole(self, column: int) -> bool:
-        """Whether every run has points, each with a finite number here."""
+        """Whether every run has points, and each point has a finite number in this column."""
         return bool(np.isfinite(self._columns[column]).all() and (self._starts < self._stops).all())
 
     def _highest(self, column: int) -> list[float] | None:
-        """The highest number of each run; None if they are not all there."""
+        """The highest number of each run; None if numbers are missing."""
         found: list[float] = np.maximum.reduceat(self._columns[column], self._starts).tolist() if self._is_whole(column) else []
         return found or None
 
     def _first(self, column: int, sign: float, goal: float) -> list[float | None] | None:
-        """When each run first reached this number, as `finished.time_to` says it; None if the numbers are not all there."""
+        """The time at which each run first reached this number, as in `finished.time_to`; None if numbers are missing."""
         if not self._is_whole(column):
             return None
         seconds, values = self._columns[0], self._columns[column]
@@ -130,35 +130,35 @@ class StoredCurves:
 
 @dataclass(frozen=True)
 class StoredCurve:
-    """The learning curve of one of them."""
+    """The learning curve of one run in a batch."""
 
     all: StoredCurves
     row: int
 
     def points(self) -> list[LossPoint]:
-        """Its points."""
+        """The points of the run."""
         return self.all.points(self.row)
 
     def highest_accuracy(self) -> float | None:
-        """The highest test accuracy; None if there is none."""
+        """The highest test accuracy; None without any."""
         found = self.all.highest(2)
         return highest_accuracy(self.points()) if found is None else found[self.row]
 
     def time_to(self, *, accuracy: float | None = None, loss: float | None = None) -> float | None:
-        """As `finished.time_to`."""
+        """The same as `finished.time_to`."""
         found = self.all.first(1, -1.0, loss) if accuracy is None else self.all.first(2, 1.0, accuracy)
         return time_to(self.points(), accuracy=accuracy, loss=loss) if found is None else found[self.row]
 
 
 class Reader:
-    """The rows of the batches of an index; rows with the same config share one config object."""
+    """The rows in the batches of an index. Rows with the same config share one config object."""
 
     def __init__(self) -> None:
         self._mapping = cache(_mapping)
         self._names = cache(_metrics)
 
     def rows(self, batch: Any) -> Iterator[tuple[str, bytes, Row]]:
-        """Folder, state and content of each row. ValueError, TypeError or an error of Arrow's if these are not the columns of an index."""
+        """Folder, stamp and data of each row. Raises ValueError, TypeError or an Arrow error if the columns are not those of an index."""
         from pyarrow import compute
 
         check(batch)
@@ -182,7 +182,7 @@ class Reader:
 
 
 def check(batch: Any) -> None:
-    """ValueError if a batch has values that a run has not."""
+    """Raise ValueError if a batch contains values that no run has."""
     from pyarrow import compute
 
     column = dict(zip(batch.schema.names, batch.columns, strict=True))

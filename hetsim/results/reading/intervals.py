@@ -1,4 +1,4 @@
-"""The first intervals in the trace of a run, which a timeline shows: gradients, updates and communication."""
+"""The first intervals in a run's trace, for a timeline: gradients, updates and communication."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ Span = tuple[float, float]
 COLUMNS = ["start", "end", "rank", "kind"]
 COUNTS = ("version", "samples", "staleness", "nbytes")
 WORK, COMMUNICATION = ("gradient", "update"), ("message", "all_reduce", "gather")
-"""Kinds of intervals; those of one rank overlap where it computes while it communicates."""
+"""Kinds of intervals. On one rank, work may overlap with communication."""
 MAX_RANKS = 32
-"""The ranks of which a timeline shows the communication, and a server after them."""
+"""The maximum number of ranks whose communication a timeline shows, besides a server."""
 MAX_CLOCK_ERROR = 60.0
-"""Seconds by which the clocks of two hosts may differ, and a message seem to end before it begins."""
+"""The maximum difference in seconds between the clocks of two hosts, so that a message may seem to end before it begins."""
 BYTES_OF_A_ROW = 100
-"""What a row of the trace takes in memory while it is read, filtered and sorted."""
+"""The bytes of memory for each row of the trace while it is read, filtered and sorted."""
 
 
 def read_intervals(trace: Path, *, num_workers: int) -> list[Interval]:
-    """The first intervals of a trace; ValueError with one sentence if the trace does not fit a run with this number of workers."""
+    """The first intervals of a trace. Raises ValueError if the trace does not fit a run with this number of workers."""
     return first_intervals(read_trace(trace, num_workers=num_workers))
 
 
 def read_trace(trace: Path, *, num_workers: int | None = None) -> Any:
-    """The trace of a run as an Arrow table, with the types that hetsim writes and kinds as texts.
+    """The trace of a run as an Arrow table with hetsim's types. Kinds are texts.
 
-    ValueError with one sentence if it is not a trace, or if a row has a rank that a run of `num_workers` workers does not have. None: their
-    number is not known.
+    Raises ValueError for an invalid trace, or for a rank that a run of `num_workers` workers does not have. `num_workers` may be unknown
+    (None).
     """
     from pyarrow import ArrowException, parquet
 
@@ -74,7 +74,7 @@ def read_trace(trace: Path, *, num_workers: int | None = None) -> Any:
 
 
 def _cast(table: Any) -> Any:
-    """The columns with the types that hetsim writes, and kinds as texts; ValueError for a text that is no kind."""
+    """The columns with hetsim's types, and kinds as texts. Raises ValueError for an unknown kind."""
     import pyarrow as pa
 
     column = table["kind"]
@@ -87,9 +87,9 @@ def _cast(table: Any) -> Any:
 
 
 def _check(trace: Path, table: Any, num_workers: float) -> None:
-    """ValueError with one sentence for the first row that does not fit a run with this number of workers.
+    """Raise ValueError for the first row that does not fit a run with this number of workers.
 
-    A message between hosts is timed by two clocks, which agree within an error: it may seem to end before it begins.
+    Two clocks time a message between hosts, and they may differ. So the message may seem to end before it begins.
     """
     import pyarrow as pa
     from pyarrow import compute
@@ -118,7 +118,7 @@ def _check(trace: Path, table: Any, num_workers: float) -> None:
 
 
 def first_intervals(table: Any, most: int = 20_000) -> list[Interval]:
-    """The first gradients and updates of a trace, whose rows are in no particular order; then the first messages and collectives."""
+    """The first gradients and updates of a trace, then the first messages and collectives. The trace's rows may have any order."""
     import pyarrow as pa
     from pyarrow import compute
 
@@ -133,10 +133,10 @@ def first_intervals(table: Any, most: int = 20_000) -> list[Interval]:
 
 
 def after_last_entry(entered: Mapping[int, Sequence[Span]], until: float) -> dict[int, list[Span]]:
-    """What remains of collectives that begin before `until`, by rank, if they begin when their last rank has entered.
+    """The rest of each collective after its last rank has entered, by rank. Only collectives that begin before `until` are returned.
 
-    `entered` has each rank's intervals, from its own entry to the end, as a trace has them. Of another rank the one that ends at the
-    same time is the same collective; a process may wake up a little later than another one, long before the next collective ends.
+    `entered` contains each rank's intervals from its own entry to the end, as in a trace. Intervals of other ranks with the same end belong
+    to the same collective. A process may wake up a little later than another, but long before the next collective ends.
     """
     by_end = {rank: np.array(sorted(spans, key=lambda span: span[1]), np.float64).reshape(-1, 2) for rank, spans in entered.items()}
     starts, ends = np.concatenate([*by_end.values(), np.empty((0, 2))]).T

@@ -1,4 +1,4 @@
-"""The keys of a config that change no number of a run, and those that configs of earlier versions lack."""
+"""The keys of a config that do not change a run's numbers, and the keys that configs of earlier versions lack."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ They are not part of its identity: a run with another value of them is the same 
 """
 
 CHANGE_NO_NUMBER = (*CHANGE_NO_FILE, "trace", "pictures", "data_root", "trust", "checkpoint", "resume", "save_weights", "logger")
-"""Keys that change no number of a run. Some change which files it leaves, or where its data and its code are found."""
+"""Keys that do not change a run's numbers. Some change which files it writes, or where its data and code are found."""
 
 VARY_IN_A_ROW = (*CHANGE_NO_NUMBER, "seed")
 """Keys in which the runs of one row of `hetsim-table` may differ: a row is a mean over seeds."""
@@ -28,13 +28,13 @@ FRACTIONS = (
     *("local_learning_rate", "local_share", "lost_after_seconds", "lr", "momentum", "most", "scale", "smoothing", "strength"),
     "uplink_bytes_per_second",
 )
-"""Keys that shipped configs give a whole number with a decimal point, such as 1.0. Those of all other keys count without one."""
+"""Keys whose whole numbers shipped configs write with a decimal point, such as 1.0. All other keys count without it."""
 AS_TYPED = ("options", "model_options")
-"""Keys of the user's own functions, to which 1 and 1.0 may be two values."""
+"""Keys of the user's own functions, for which 1 and 1.0 may differ."""
 
 
 def is_one_of(key: str, keys: Collection[str]) -> bool:
-    """Whether a dotted key is one of these, or within one."""
+    """Whether a dotted key is one of these keys, or inside one."""
     return key in keys or key.partition(".")[0] in keys
 
 
@@ -71,24 +71,24 @@ ADDED: dict[str, dict[str, Any]] = {
     "hetsim.workloads.own.Own": {"loader_workers": 0},
     "hetsim.workloads.phantom.PhantomWorkload": {"bytes_per_parameter": None},
 }
-"""Keys that configs of hetsim 0.1 lack, each with the value that does what it did: those of the config, and those of a class by its name.
+"""Keys that configs of hetsim 0.1 lack, with the values that reproduce its behaviour: keys of the config, and keys of a class.
 
-A run with such a value is the run that it was: the key is not part of its identity, and is added to a config that is read back. Those of
-OptPerf are its present defaults: as after any fault that is mended, a run of over a hundred updates is no longer quite what it was.
+A run with such a value equals the old run, so the key is not part of the run's identity, and is added to a config that is read. OptPerf
+has its present defaults here, because its old behaviour was a fault: an old run of over a hundred updates would differ.
 """
 
 
 NETWORK = {"sharing": "none"}
-"""The same of `cluster.network`. The present default is another value, which `hetsim.config.resolved` writes into each config."""
+"""The same for `cluster.network`. The present default differs; `hetsim.config.resolved` writes it into each config."""
 
 
 def without_added(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The config as hetsim 0.1 would have had it: without the added keys that have their value."""
+    """The config as hetsim 0.1 would have written it: without the added keys that have the values above."""
     return _changed(config, lambda part, added: {key: value for key, value in part.items() if key not in added or value != added[key]})
 
 
 def with_added(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The config with all added keys: those that it lacks have their value."""
+    """The config with all added keys. Missing keys get the values above."""
     return _changed(config, lambda part, added: {**added, **part})
 
 

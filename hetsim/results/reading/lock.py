@@ -17,14 +17,14 @@ except ImportError:  # this system cannot lock a folder
 
 @contextlib.contextmanager
 def folder_lock(folder: Path) -> Iterator[None]:
-    """Wait until no other run is in the folder: a run that stands twice in a sweep is run once."""
+    """Wait until no other run uses the folder. So a run that occurs twice in a sweep runs once."""
     with _locked(folder, wait=True):
         yield
 
 
 @contextlib.contextmanager
 def only_run_in(folder: Path) -> Iterator[None]:
-    """RunFailed, at once, if another run is in the folder."""
+    """Raise RunFailed at once if another run uses the folder."""
     with _locked(folder, wait=False) as ours:
         if not ours:
             raise RunFailed(f"{folder} is in use by another run: set another hydra.run.dir, or wait for it to end")
@@ -32,7 +32,7 @@ def only_run_in(folder: Path) -> Iterator[None]:
 
 
 def remove_if_empty(folder: Path) -> None:
-    """Remove the folder unless a file or another run is in it."""
+    """Remove the folder unless it contains a file or another run uses it."""
     with contextlib.suppress(OSError):
         if not any(folder.iterdir()):
             with _locked(folder, wait=False) as ours:
@@ -42,14 +42,14 @@ def remove_if_empty(folder: Path) -> None:
 
 @contextlib.contextmanager
 def sole_writer(folder: Path) -> Iterator[bool]:
-    """Whether no other process is writing what all runs of this folder have in common, nor a run of its own there."""
+    """Whether no other process is writing the files that all runs of this folder share, or a run of its own there."""
     with _locked(folder, wait=False) as ours:
         yield ours
 
 
 @contextlib.contextmanager
 def _locked(folder: Path, *, wait: bool) -> Iterator[bool]:
-    """Whether no other run has the folder, which is made if it is missing. Where the system cannot lock folders, none has it."""
+    """Whether no other run uses the folder, which is created if missing. True if the system cannot lock folders."""
     lock = None
     try:
         while fcntl is not None and not _is_of(lock, folder):  # who had the lock may have removed the folder
@@ -73,7 +73,7 @@ def _locked(folder: Path, *, wait: bool) -> Iterator[bool]:
 
 
 def _is_of(lock: int | None, folder: Path) -> bool:
-    """Whether the descriptor is of the folder that has this name now."""
+    """Whether the descriptor belongs to the folder that now has this name."""
     try:
         return lock is not None and os.path.samestat(os.fstat(lock), folder.stat())
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""The files of a run as text and as JSON, read so that each way in which they can be broken is one sentence."""
+"""Read the files of a run as text and as JSON. Each broken file gives one clear sentence."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 MAX_BYTES = 10**8
-"""The length of a text file of a run."""
+"""The maximum length of a text file of a run."""
 MAX_NUMBER = 1e150
-"""The size of a number of a run: its square is a float."""
+"""The maximum size of a number of a run, so that its square is a float."""
 REMEDY = "correct it, or move that run elsewhere"
 MAX_SKIPPED = 10
-"""Broken runs that are listed, each with what is wrong."""
+"""The maximum number of broken runs to list."""
 
 
 def read_text(path: Path, *, max_bytes: int = MAX_BYTES) -> str:
-    """A file's text; ValueError with one sentence if it has none, or more of it than any such file of a run."""
+    """A file's text. Raises ValueError if the file is not text, or longer than `max_bytes`."""
     try:
         status = path.stat()
         check_is_no_link(path)
@@ -37,20 +37,20 @@ def read_text(path: Path, *, max_bytes: int = MAX_BYTES) -> str:
 
 
 def check_is_no_link(path: Path) -> None:
-    """ValueError with one sentence for a link: in a folder of somebody else's, it may lead to a file of the user's."""
+    """Raise ValueError for a link, because a link in somebody else's folder may lead to a file of the user."""
     if path.is_symlink():
         raise ValueError(f"{path} is a link, and is not followed: put the file itself there, or move that run elsewhere")
 
 
 def check_replaces_no_run(path: Path) -> None:
-    """ValueError with one sentence for a file to write that is a link, or belongs to a finished run."""
+    """Raise ValueError if a file to write is a link or belongs to a finished run."""
     check_is_no_link(path)
     if path.name in ("summary.json", "config.yaml") and (path.parent / "summary.json").exists():
         raise ValueError(f"{path} is a file of a finished run, and would be replaced: give another name")
 
 
 def from_json(what: str, text: str) -> Any:
-    """What this JSON text holds; ValueError with one sentence that begins with `what` if it cannot be read."""
+    """The data in this JSON text. Raises ValueError with a sentence that begins with `what` if the text is invalid."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -60,26 +60,26 @@ def from_json(what: str, text: str) -> Any:
 
 
 def brief(error: BaseException) -> str:
-    """An error's words in a line of bounded length."""
+    """An error's message as one line of bounded length."""
     return textwrap.shorten(str(error), 120, placeholder=" …") or type(error).__name__
 
 
 def shown(value: Any) -> str:
-    """A value as a sentence quotes it: in bounded length, at any depth."""
+    """A value as quoted in a sentence, with bounded length and depth."""
     return " ".join(reprlib.repr(value).split())
 
 
 def skipped(sentences: Sequence[str]) -> list[str]:
-    """Remarks on the broken runs of a folder, given what is wrong with each."""
+    """Remarks on the broken runs of a folder. `sentences` describe their faults."""
     more = len(sentences) - MAX_SKIPPED
     return [f"skipped: {each}" for each in sentences[:MAX_SKIPPED]] + [f"skipped: {more} more broken runs"] * (more > 0)
 
 
 def is_text(value: Any) -> TypeGuard[str]:
-    """Whether this is a text that can be written to a file."""
+    """Whether the value is a text that can be written to a file."""
     return isinstance(value, str) and (value.isascii() or not re.search("[\ud800-\udfff]", value))
 
 
 def is_number(value: Any) -> TypeGuard[float]:
-    """Whether this is a finite number of a size that can be computed with."""
+    """Whether the value is a finite number with a size that hetsim can compute with."""
     return isinstance(value, int | float) and not isinstance(value, bool) and -MAX_NUMBER <= value <= MAX_NUMBER

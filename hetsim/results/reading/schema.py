@@ -1,4 +1,4 @@
-"""What the entries of summary.json must be: every reader of a finished run relies on it."""
+"""The types of the entries of summary.json. Every reader of a finished run relies on them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hetsim.results.reading.run_files import MAX_NUMBER, REMEDY, is_number, is_t
 
 
 class Kind(NamedTuple):
-    """What an entry must be, in words and as a check."""
+    """The type of an entry, as words and as a check."""
 
     phrase: str
     holds: Callable[[Any], bool]
@@ -58,12 +58,12 @@ def _are_quantiles(value: Any) -> bool:
 
 
 def or_quantiles(kind: Kind) -> Kind:
-    """This kind or quantiles of numbers, which a run of very many workers has in its place."""
+    """This kind, or quantiles of numbers, which replace it in a run of very many workers."""
     return Kind(f"{kind.phrase}, or quantiles", lambda value: kind.holds(value) or _are_quantiles(value))
 
 
 def or_quantiles_each(kind: Kind) -> Kind:
-    """This kind or a mapping from names of numbers to their quantiles."""
+    """This kind, or a mapping from numbers' names to their quantiles."""
     return Kind(
         f"{kind.phrase}, or quantiles by name",
         lambda value: kind.holds(value) or (_is_mapping(value) and all(map(_are_quantiles, value.values()))),
@@ -75,7 +75,7 @@ IN_TABLES = (
     *("seconds", "samples_per_second", "updates_per_second", "staleness_mean", "staleness_p50", "staleness_p95", "staleness_max"),
     *("idle_share", "num_samples"),
 )
-"""The texts and the numbers of which tables are made, besides the seed, the final metrics and whether training diverged."""
+"""The texts and numbers that tables need, besides the seed, the final metrics and divergence."""
 
 SUMMARY = {
     **dict.fromkeys(NAMES, TEXT),
@@ -104,17 +104,17 @@ SUMMARY = {
     "calibrated.tried": MAPPING,
     "warnings": TEXTS,
 }
-"""By dotted key, outer keys before inner ones. A run of an earlier version may lack some of them, and others are nobody's concern."""
+"""Kinds by dotted key, outer keys before inner keys. Runs of earlier versions may lack keys. Unknown keys are ignored."""
 
 FINAL = ("train_loss", "test_accuracy")
-"""What `final` has of every run, perhaps null. What else it has are a workload's own metrics."""
+"""The entries of `final` in every run, which may be null. All others are a workload's own metrics."""
 
 MISSING = object()
 _PATHS = [(key, key.split("."), kind.holds) for key, kind in SUMMARY.items()]
 
 
 def entry(summary: Any, key: str) -> Any:
-    """What stands at this dotted key; MISSING if nothing does."""
+    """The value at this dotted key, or MISSING."""
     found = summary
     for name in key.split("."):
         found = found.get(name, MISSING) if isinstance(found, Mapping) else MISSING
@@ -122,7 +122,7 @@ def entry(summary: Any, key: str) -> Any:
 
 
 def check_kinds(path: Path, summary: Any) -> None:
-    """ValueError with one sentence if the summary is no mapping, or an entry that is there is not of its kind."""
+    """Raise ValueError if the summary is no mapping, or an entry has the wrong type."""
     if not _is_mapping(summary):
         raise ValueError(f"{path} must hold a mapping, not {shown(summary)}: {REMEDY}")
     for key, names, holds in _PATHS:
@@ -137,12 +137,12 @@ def check_kinds(path: Path, summary: Any) -> None:
 
 
 def is_metric(name: str) -> bool:
-    """Whether a metric may be called so."""
+    """Whether a metric may have this name."""
     return name.isidentifier() and len(name) <= checks.MAX_NAME
 
 
 def for_tables(summary: Mapping[str, Any]) -> dict[str, Any]:
-    """What tables need of a summary that was checked; None for what an earlier version of hetsim did not say."""
+    """The entries of a checked summary that tables need; None for entries that earlier versions did not write."""
     return {
         **{name: summary.get(name) for name in (*NAMES, "seed", "diverged")},
         **{name: _as_float(summary.get(name)) for name in IN_TABLES},
@@ -155,10 +155,10 @@ def _as_float(value: float | None) -> float | None:
 
 
 def own_metrics(final: Mapping[str, Any]) -> list[str]:
-    """The names of a workload's own metrics in this part of a summary."""
+    """The names of a workload's own metrics in the `final` part of a summary."""
     return [name for name in final if name not in FINAL]
 
 
 def lacking(summary: Mapping[str, Any], keys: Collection[str]) -> list[str]:
-    """Those of these dotted keys at which nothing stands."""
+    """The dotted keys of these that the summary lacks."""
     return [key for key in keys if entry(summary, key) is MISSING]

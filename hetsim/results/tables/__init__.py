@@ -1,1 +1,1 @@
-"""Tables of many runs: what is compared, means and intervals over seeds, gains over a baseline, the files and the picture."""
+"""Tables of many runs: targets, means and intervals over seeds, gains over a baseline, files and a picture."""

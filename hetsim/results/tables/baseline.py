@@ -1,4 +1,4 @@
-"""`--baseline`: what each row gains over the row of its group that the baseline names."""
+"""The gain of each row over the baseline row of its group, for `--baseline`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hetsim.trust.shipped import choice
 
 
 def with_gains(groups: Sequence[Group], baseline: str, metric: Metric, remarks: list[str]) -> list[Group]:
-    """The groups with a gain in each row. ValueError with one sentence if no row is the baseline, or several are and nothing pairs them."""
+    """The groups with a gain in each row. Raises ValueError if no row is the baseline, or several are equally close to a row."""
     wanted = _parsed(baseline)
     found = [_on_all_nodes([row for row in group.rows if _is(row, wanted)], wanted) for group in groups]
     if not any(found):
@@ -45,7 +45,7 @@ def _parsed(baseline: str) -> dict[str, str]:
 
 
 def _on_all_nodes(rows: list[Row], wanted: Mapping[str, str]) -> list[Row]:
-    """Those of the rows that leave no node out, if there are any and the baseline does not say which nodes: so all have one baseline."""
+    """The rows that use all nodes, if any do and the baseline does not name nodes. So all rows have one baseline."""
     whole = [] if LEFT_OUT in wanted else [row for row in rows if not _left_out(_value(row.runs[0].config, LEFT_OUT))]
     return whole or rows
 
@@ -62,12 +62,12 @@ def _same(key: str, its: str, value: str) -> bool:
 
 
 def _left_out(value: str) -> tuple[str, ...]:
-    """The nodes of a list as it is typed; none of a key that is empty, null or missing."""
+    """The nodes in a typed list; none if the key is empty, null or missing."""
     return tuple(sorted(re.findall(r"\d+", value)))
 
 
 def _value(config: Mapping[str, Any], key: str) -> str:
-    """What the config of a row has for a key, as one would type it."""
+    """A row's value of a key, as a user would type it."""
     found: Any = config
     for name in key.split("."):
         if isinstance(found, Sequence) and not isinstance(found, str) and name.isdecimal() and int(name) < len(found):
@@ -78,7 +78,7 @@ def _value(config: Mapping[str, Any], key: str) -> str:
 
 
 def _with_gain(row: Row, baselines: Sequence[Row], group: Group, baseline: str, metric: Metric, remarks: list[str]) -> Row:
-    """The baseline of a row among several is the one that differs from it in the fewest keys."""
+    """The row with its gain. Among several baselines, the one that differs from the row in the fewest keys counts."""
     none = Estimate(None, None, None, 0, len(row.runs))
     if not baselines:
         return replace(row, gain=none)

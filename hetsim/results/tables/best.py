@@ -1,4 +1,4 @@
-"""`--best-of`: of the rows that differ in some keys alone, such as the learning rate, the one with the best number."""
+"""For `--best-of`: among rows that differ only in some keys, such as the learning rate, keep the row with the best number."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hetsim.results.tables.rows import Row, scale
 
 
 def best_of(rows: Sequence[Row], keys: Sequence[str], metric: Metric, target: Target, remarks: list[str]) -> list[Row]:
-    """The best row of each config, whatever it says for these keys. A sentence if the best value is at an end of those tried."""
+    """The best row of each config without these keys. If the best value is the smallest or largest tried, a remark says so."""
     known, keys = list(rows[0].keys), _names(keys)
     for key in keys:
         if key not in known:
@@ -34,7 +34,7 @@ def best_of(rows: Sequence[Row], keys: Sequence[str], metric: Metric, target: Ta
 
 
 def check_selects(groups: Sequence[Sequence[Row]], keys: Sequence[str]) -> None:
-    """ValueError with one sentence for a key in which no two rows of a group differ, such as one of the cluster."""
+    """Raise ValueError for a key, such as one of the cluster, in which the rows of each group are equal."""
     for key in _names(keys):
         values = [{row.keys.get(key) for row in rows} for rows in groups]
         if len(set.union(*values)) > 1 and all(len(its) == 1 for its in values):
@@ -46,19 +46,19 @@ def _names(keys: Sequence[str]) -> list[str]:
 
 
 def _all_alike(merged: Collection[Sequence[Row]], worth: Callable[[Row], tuple[float, ...]]) -> bool:
-    """Whether no row is better than those that it differs from in the keys alone."""
+    """Whether no row is better than the rows from which it differs only in the keys."""
     several = [same for same in merged if len(same) > 1]
     return bool(several) and all(len(set(map(worth, same))) == 1 for same in several)
 
 
 def _worth(row: Row, *, metric: Metric, target: Target, on: str) -> tuple[float, ...]:
-    """Less is better: few diverged runs, then many runs that have the number, then its mean."""
+    """A sort key, lowest first: few diverged runs, then many runs with a number, then the best mean."""
     found = row.estimate(metric, target, scale=on)
     return row.num_diverged, -found.num_known / found.num_runs, (-1 if metric.higher else 1) * (found.mean or 0.0)
 
 
 def _at_an_end(best: Row, same: Sequence[Row], key: str) -> str | None:
-    """A better value may lie beyond the smallest and the largest that were tried."""
+    """A remark if the best value is the smallest or the largest tried, because a better value may lie beyond."""
     try:
         values = sorted({float(row.keys[key]) for row in same})
         value = float(best.keys[key])

@@ -13,7 +13,7 @@ Number = float | None
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean and its 95 % interval, each None where there is none; how many of the runs have the number at all."""
+    """A mean and its 95 % interval, each of which may be None, and how many of the runs have the number."""
 
     mean: Number
     low: Number
@@ -23,11 +23,11 @@ class Estimate:
 
     @property
     def bounds(self) -> tuple[float, float] | None:
-        """The interval; None if there is none, as of a single run."""
+        """The interval; None if it is unknown, for example for a single run."""
         return None if self.low is None or self.high is None else (self.low, self.high)
 
     def wider(self, factor: float) -> Estimate:
-        """With an interval that is wider by this factor on both sides; that of a single run begins with its number."""
+        """Divide the lower bound and multiply the upper one by `factor`. Without an interval, both bounds start at the mean."""
         if self.mean is None:
             return self
         low, high = self.bounds or (self.mean, self.mean)
@@ -49,8 +49,8 @@ def _brief(value: float) -> str:
 def estimate(values: Sequence[Number], *, scale: str) -> Estimate:
     """The mean over runs, on a scale that is "logarithmic", "linear", "from zero" (linear), or "share" (linear from 0 to 1).
 
-    On a logarithmic scale the mean is the geometric one. The interval is that of the logarithms, so it never reaches below zero. If a
-    value is not above zero, the scale is linear from zero: there the interval ends at zero unless a value is below.
+    On a logarithmic scale the mean is geometric. The interval is computed from logarithms, so it is above zero. If a value is not above
+    zero, the scale is linear from zero. Then the interval ends at zero unless a value is below.
 
     There is no mean if a run has no number, because leaving that run out would favour its config. A single run has no interval.
     """
@@ -87,10 +87,10 @@ def _mean_and_half(values: Sequence[float]) -> tuple[float, float]:
 
 
 def paired_ratio(above: Mapping[int, Sequence[Number]], below: Mapping[int, Sequence[Number]]) -> Estimate:
-    """The ratio of two configs' numbers, by seed: several runs of one seed count by their geometric mean.
+    """The ratio of two configs' numbers, by seed. Several runs of one seed count by their geometric mean.
 
-    Runs of one seed share initial weights and the order of samples, so their ratios differ far less than the runs. Seeds that only one of
-    the two has are left out; if a run has no number above zero, its seed has no ratio.
+    Runs of one seed share initial weights and the order of samples, so their ratios vary far less than their numbers. A seed that only one
+    config has is left out. If a run's number is missing or not above zero, its seed has no ratio.
     """
     seeds = sorted(above.keys() & below.keys())
     ratios = [_ratio(above[seed], below[seed]) for seed in seeds]

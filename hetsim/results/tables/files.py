@@ -21,14 +21,14 @@ from hetsim.runtime.files import write_text, written_whole
 
 
 class Cell(NamedTuple):
-    """hetsim's own words, and after them a text of a config, which may be a stranger's."""
+    """Text by hetsim, followed by text from a config, which may come from somebody else."""
 
     words: str = ""
     text: str = ""
 
 
 class Sheet(NamedTuple):
-    """What is shown of a group: what tells it from the others, the heads of the columns, and the rows."""
+    """A group as shown: its label, the heads of the columns, and the rows."""
 
     label: str
     heads: list[Cell]
@@ -36,7 +36,7 @@ class Sheet(NamedTuple):
 
 
 def markdown(table: Table) -> str:
-    """The table as Markdown: one for each group, below what tells the group from the others."""
+    """The table as Markdown: one table for each group, below the group's label."""
     parts = []
     for sheet in sheets(table):
         lines = [_line(sheet.heads, known=_is_name), "|" + "---|" * len(sheet.heads), *map(_line, sheet.rows)]
@@ -45,7 +45,7 @@ def markdown(table: Table) -> str:
 
 
 def html(table: Table) -> str:
-    """The table and its remarks as HTML, as a notebook shows it: what a config says is code, in which Jupyter looks for no formulas."""
+    """The table and its remarks as HTML for a notebook. Text from a config is code, in which Jupyter renders no formulas."""
     parts = []
     for sheet in sheets(table):
         head, *rows = ["".join(f"<{tag}>{_in_html(cell)}</{tag}>" for cell in cells) for tag, cells in _tagged(sheet)]
@@ -56,7 +56,7 @@ def html(table: Table) -> str:
 
 
 def sheets(table: Table) -> list[Sheet]:
-    """One for each group."""
+    """One sheet for each group."""
     values = {value for row in table.rows for value in row.keys.values()}
     count = Counter(map(shortened, values))  # values that would look the same are not shortened
     printed = [name for name in table.known if name == table.metric or table.metrics[name].printed]
@@ -79,7 +79,7 @@ def sheets(table: Table) -> list[Sheet]:
 
 
 def _gain(row: Row) -> str:
-    """A gain without an interval is that of one seed, or the same in all."""
+    """A gain as text. It has no interval for a single seed, or if it is equal for all seeds."""
     text, gain = str(row.gain), row.gain
     has_none = gain is not None and gain.mean is not None and "(" not in text and text != "1"
     return f"{text} (equal in all {gain.num_runs})" if gain and has_none and gain.num_runs > 1 else text
@@ -91,12 +91,12 @@ def _line(cells: Sequence[Cell], *, known: Callable[[str], bool] = lambda _: Fal
 
 
 def _is_name(key: str) -> bool:
-    """Whether this is a key and nothing else, as an address would be."""
+    """Whether the text is only a key, and not, for example, a web address."""
     return re.fullmatch(r"(?!www\.)[\w.]+", key, re.IGNORECASE) is not None
 
 
 def _plain(text: str) -> str:
-    """A text of a config between backticks in a cell, as Markdown that is nothing but this text."""
+    """Text from a config in backticks, for a Markdown cell. It contains no other markup."""
     return printable(text).replace("|", "¦").replace("`", "'").replace("<", "‹").replace(">", "›")
 
 
@@ -110,9 +110,9 @@ def _in_html(cell: Cell) -> str:
 
 
 def arrow(table: Table) -> Any:
-    """The table as an Arrow table: keys, label, runs, and for each metric the mean, its 95 % interval and how many runs have it.
+    """The table as an Arrow table: keys, label, runs, and for each metric the mean, its 95 % interval and the number of runs with it.
 
-    A key that is called as one of the other columns is has `config.` in front.
+    A key with the name of another column gets the prefix `config.`.
     """
     import pyarrow as pa
 
@@ -140,7 +140,7 @@ def _columns(name: str, estimates: Sequence[Estimate | None]) -> dict[str, list[
 
 
 def write(table: Table, folder: Path) -> None:
-    """Write table.parquet, table.csv, table.md and table.png, each whole or not at all."""
+    """Write table.parquet, table.csv, table.md and table.png. Each file is written completely or not at all."""
     import pyarrow as pa
     from pyarrow import csv, parquet
 
@@ -163,9 +163,9 @@ def _no_formulas(column: Any) -> Any:
 
 
 def _no_formula(text: str) -> str:
-    """A text that a spreadsheet does not calculate: with a quote in front of what looks like a formula and is no number.
+    """Text that a spreadsheet does not evaluate: text that looks like a formula, and is no number, gets a leading quote.
 
-    Some spreadsheets take another character than the comma between cells, and then find a cell within the text.
+    Some spreadsheets split cells at another character than the comma, and so find a cell within the text.
     """
     if re.fullmatch(r"[+-]?[\d.]+(e[+-]?\d+)?", text):
         return text

@@ -1,4 +1,4 @@
-"""What tells the rows of a table from each other: the keys in which their configs differ, and the values in a readable form."""
+"""The labels of a table's rows: the keys in which their configs differ, with readable values."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from hetsim.results.reading.keys import VARY_IN_A_ROW, is_one_of
 from hetsim.trust.shipped import choice
 
 MAX_LETTERS = 44
-"""The length of a label."""
+"""The maximum length of a label."""
 
 
 def distinguishing_keys(configs: Sequence[Mapping[str, Any]], typed: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
-    """For each config the keys that tell it from the others, with its values.
+    """For each config, the keys that distinguish it from the others, with its values.
 
-    Of the keys that were typed those that vary; other keys only where these do not suffice. A method changes dozens of keys, and who
-    typed `method=` knows it by that one.
+    These are the typed keys that vary. Other keys are added only if the typed ones are not enough, because a method changes dozens of keys
+    and the user knows it by `method=`.
     """
     columns = _typed_columns(configs, typed)
     _add_columns(columns, configs)
@@ -29,7 +29,7 @@ def distinguishing_keys(configs: Sequence[Mapping[str, Any]], typed: Sequence[Ma
 
 
 def _typed_columns(configs: Sequence[Mapping[str, Any]], typed: Sequence[Mapping[str, str]]) -> dict[str, list[str]]:
-    """The column of each key that was typed and varies, the method first."""
+    """The columns of typed keys that vary, the method first."""
     keys = [key for key in dict.fromkeys(key for overrides in typed for key in overrides) if not is_one_of(key, VARY_IN_A_ROW)]
     columns = {}
     for key in ["method", *(key for key in keys if key != "method")]:
@@ -44,7 +44,7 @@ def _typed_columns(configs: Sequence[Mapping[str, Any]], typed: Sequence[Mapping
 
 
 def _add_columns(columns: dict[str, list[str]], configs: Sequence[Mapping[str, Any]]) -> None:
-    """Add columns of other keys, the least nested first, while two configs look the same and a key tells some apart."""
+    """Add columns of other keys, the least nested first, until no two configs look the same or no key distinguishes them."""
     flat = [dict(flattened(config)) for config in configs]
     for key in sorted({key for entry in flat for key in entry}, key=lambda key: (key.count("."), key)):
         if _num_distinct(columns) == len(flat):
@@ -55,7 +55,7 @@ def _add_columns(columns: dict[str, list[str]], configs: Sequence[Mapping[str, A
 
 
 def _choices(configs: Sequence[Mapping[str, Any]], key: str, column: Sequence[str]) -> dict[str, list[str]]:
-    """The column of a group's choices in place of one of classes, if it tells as many configs apart; else empty."""
+    """The column of a group's choices instead of class names, if it distinguishes as many configs; else empty."""
     group, _, name = key.rpartition(".")
     parts = [_part(config, group) for config in configs]
     if name != "_target_" or "." in group or not all(isinstance(part, Mapping) for part in parts):
@@ -76,7 +76,7 @@ def _part(config: Mapping[str, Any], key: str) -> Any:
 
 
 def _as_typed(key: str, override: str | None, part: Any) -> str:
-    """The override, if there is one and the value is a group or unknown; a group that was not typed is known by its choice."""
+    """The override if it was typed and the value is a group or unknown. A group that was not typed is named by its choice."""
     if isinstance(part, Mapping | list):
         default = choice(key, part) if isinstance(part, Mapping) else part
         return written(default) if override is None else override
@@ -84,31 +84,31 @@ def _as_typed(key: str, override: str | None, part: Any) -> str:
 
 
 def _with_units(overrides: Sequence[str | None], parts: Sequence[Any]) -> list[str]:
-    """Quantities as they were typed, such as 10 Gbit/s, if one of them has a unit; empty otherwise. The config has them in SI units."""
+    """Quantities as typed, such as 10 Gbit/s, if one of them has a unit; else empty. The config contains them in SI units."""
     texts = ["" if override is None else override.strip("'\"") for override in overrides]
     units = [isinstance(part, int | float) and text[:1].isdigit() and text[-1:].isalpha() for text, part in zip(texts, parts, strict=True)]
     return [text or written(part) for text, part in zip(texts, parts, strict=True)] if any(units) else []
 
 
 def _brief(parts: Sequence[Any]) -> list[str]:
-    """Numbers in six digits, if these tell them apart; empty otherwise."""
+    """Numbers with six digits, if these distinguish them; else empty."""
     brief = [f"{part:.6g}" for part in parts if isinstance(part, int | float) and not isinstance(part, bool)]
     return brief if len(brief) == len(parts) and len(set(brief)) == len({*parts}) else []
 
 
 def written(part: Any) -> str:
-    """As one would type it."""
+    """The value as a user would type it."""
     if part is None or isinstance(part, bool):
         return {None: "null", True: "true", False: "false"}[part]
     return " ".join(str(part).split())
 
 
 def label(keys: Mapping[str, str]) -> str:
-    """Keys and values in a line of bounded length; a method needs no key."""
+    """Keys and values as one line of bounded length. A method needs no key."""
     return shortened(", ".join(value if key == "method" else f"{key}={value}" for key, value in keys.items() if value))
 
 
 def shortened(text: str) -> str:
-    """At most MAX_LETTERS: the beginning and the end of what is longer."""
+    """The text with at most MAX_LETTERS. A longer text keeps its beginning and its end."""
     half = MAX_LETTERS // 2
     return text if len(text) <= MAX_LETTERS else f"{text[:half]}…{text[-(MAX_LETTERS - half - 1) :]}"

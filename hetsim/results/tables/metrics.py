@@ -12,7 +12,7 @@ from hetsim.results.tables.estimates import Number
 
 @dataclass(frozen=True)
 class Target:
-    """What runs are compared at: a test accuracy, a training loss, a moment in seconds of the run's own clock; None where not asked for."""
+    """The target at which runs are compared: a test accuracy, a training loss, or a time in seconds of the run's clock; else None."""
 
     accuracy: float | None = None
     loss: float | None = None
@@ -21,20 +21,20 @@ class Target:
 
 @dataclass(frozen=True)
 class Metric:
-    """The head of its column, whether more is better, the scale of its intervals, and how a run's number is found."""
+    """A metric: the head of its column, whether more is better, the scale of its intervals, and a function that returns a run's number."""
 
     head: str
     higher: bool
     scale: str
     number: Callable[[FinishedRun, Target], Number]
     printed: bool = True
-    """Whether the table in Markdown has it, unless it is the one to rank by; CSV and Parquet have all."""
+    """Whether the Markdown table contains the metric. It always contains the ranking's metric. CSV and Parquet contain all metrics."""
     of_time: bool = False
-    """Whether it is proportional to how fast the machines are predicted to be, or to its inverse."""
+    """Whether the metric is proportional to the machines' predicted speed, or to its inverse."""
 
 
 def _entry(key: str) -> Callable[[FinishedRun, Target], Number]:
-    """A number of the summary. A run of an earlier version of hetsim may lack it."""
+    """A number of the summary. Runs of earlier versions may lack it."""
     return lambda run, _: run.summary[key]
 
 
@@ -77,6 +77,6 @@ METRICS = {
 
 
 def metrics_of(runs: Iterable[FinishedRun], *, higher: str | None = None) -> dict[str, Metric]:
-    """The metrics above, and as `final.NAME` those that the users' own workloads report; of these, less is better, but for `higher`."""
+    """The metrics above, and the users' own metrics as `final.NAME`. For own metrics, less is better unless they are in `higher`."""
     own = dict.fromkeys(name for run in runs for name in run.summary["final"] if name not in ("train_loss", "test_accuracy"))
     return METRICS | {f"final.{name}": Metric(f"final {name}", f"final.{name}" == higher, "linear", _final(name)) for name in own}

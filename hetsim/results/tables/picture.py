@@ -1,4 +1,4 @@
-"""The picture of a table: a point and an interval for each row, below each other in groups, with the baseline drawn through its group."""
+"""The picture of a table: a point and an interval for each row, by group, with a line at the baseline."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from hetsim.results.tables.table import Table
 from hetsim.results.writing.figures import COMPUTE, INK, STEP, WAIT, own_style
 
 MAX_ROWS = 60
-"""The rows of a picture."""
+"""The maximum number of rows in a picture."""
 GREY = "#888888"
 
 
 def cell(metric: str, estimate: Estimate) -> str:
-    """An estimate in words."""
+    """An estimate as text."""
     if metric.startswith("seconds_to_") and estimate.num_known < estimate.num_runs:
         return f"reached by {estimate.num_known} of {estimate.num_runs}" if estimate.num_known else "never reached"
     if metric.endswith("_at_seconds") and estimate.num_known < estimate.num_runs:
@@ -26,7 +26,7 @@ def cell(metric: str, estimate: Estimate) -> str:
 
 @own_style()
 def picture(table: Table) -> Any:
-    """A figure: a panel for each group, the best row at its top; words where there is no number."""
+    """A figure with a panel for each group, the best row at its top. A row without a number has text instead."""
     from matplotlib.figure import Figure
 
     drawn = list(_first(table.groups, MAX_ROWS))
@@ -57,7 +57,7 @@ def _first(groups: Any, count: int) -> Iterator[tuple[Group, list[Row]]]:
 
 
 def _spread(table: Table) -> float:
-    """How many times the smallest mean the largest is; 1 where one is not above zero."""
+    """The ratio of the largest to the smallest mean; 1 if a mean is not above zero."""
     means = [mean for row in table.rows if (mean := row.numbers[table.metric].mean) is not None]
     return max(means) / min(means) if means and min(means) > 0 else 1.0
 

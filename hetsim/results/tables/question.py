@@ -1,4 +1,4 @@
-"""What a table is asked for, what its runs are compared at, and the number by which they are ranked."""
+"""The options of a table, the target at which runs are compared, and the metric of the ranking."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from hetsim.results.tables.rows import Row
 
 @dataclass(frozen=True)
 class Question:
-    """What a table is asked for, by the options of `hetsim-table`; what is None or empty is left to the table."""
+    """The options of `hetsim-table`. The table chooses a value for options that are None or empty."""
 
     metric: str | None = None
     target: Target = field(default_factory=Target)
     baseline: str | None = None
     best_of: tuple[str, ...] = ()
     direction: str | None = None
-    """Of a metric of the user's own, "minimize" or "maximize"; None is "minimize"."""
+    """The direction of a metric of the user's own: "minimize" or "maximize"; None means "minimize"."""
 
     def __post_init__(self) -> None:
         if self.direction not in (None, "minimize", "maximize"):
@@ -37,9 +37,9 @@ class Question:
 
 
 def targets_of(groups: Sequence[Sequence[Row]], question: Question, remarks: list[str]) -> list[Target]:
-    """What the runs of each group are compared at: unless one is asked for, the highest accuracy that every row on the same data reaches.
+    """The target of each group. By default, it is the highest accuracy that every row on the same data reaches.
 
-    Rows that have diverged do not count; of the rows that `--best-of` makes one, the best does.
+    Diverged rows do not count. Of rows that `--best-of` merges, the best one counts.
     """
     if question.target.accuracy is not None:
         return [question.target] * len(groups)
@@ -56,7 +56,7 @@ def targets_of(groups: Sequence[Sequence[Row]], question: Question, remarks: lis
 
 
 def _contenders(rows: Sequence[Row], merged: Sequence[str]) -> list[Row]:
-    """The rows that have not diverged; of those that differ in these keys alone, the one that reaches the highest accuracy."""
+    """The rows that have not diverged. Of rows that differ only in the merged keys, the one with the highest accuracy."""
     found: dict[tuple[tuple[str, str], ...], Row] = {}
     for row in rows:
         own = tuple((key, value) for key, value in row.keys.items() if key not in merged)
@@ -66,7 +66,7 @@ def _contenders(rows: Sequence[Row], merged: Sequence[str]) -> list[Row]:
 
 
 def chosen(question: Question, metrics: Mapping[str, Metric], groups: Sequence[Sequence[Row]], targets: Sequence[Target]) -> str:
-    """The metric to rank by: the one that is asked for, else numbers at an equal time or the time to an equal accuracy, else samples/s."""
+    """The metric to rank by: the given one, else a number at an equal time, else the time to an equal target, else samples/s."""
     asked = question.metric
     compared = [(row, target) for rows, target in zip(groups, targets, strict=True) for row in rows]
     known = [name for name, metric in metrics.items() if any(_has(row, metric, target) for row, target in compared)]
@@ -85,7 +85,7 @@ def _has(row: Row, metric: Metric, target: Target) -> bool:
 
 
 def reasons(name: str, target: Target, runs: Sequence[FinishedRun]) -> list[str]:
-    """Why rows are ranked by a rate: what was asked for that no run has, or what a user may have meant."""
+    """Why rows are ranked by a rate: the given target that no run reached, or the target that the user may want to give."""
     if name != "samples_per_second":
         return []
     missed = [_missed(metric, target, runs) for metric in ("seconds_to_accuracy", "seconds_to_loss")]
@@ -96,7 +96,7 @@ def reasons(name: str, target: Target, runs: Sequence[FinishedRun]) -> list[str]
 
 
 def _missed(metric: str, target: Target, runs: Sequence[FinishedRun]) -> str | None:
-    """What no run has reached, and how far the best came; None if there is no such target."""
+    """The target that no run has reached, and the best value so far; None without such a target."""
     if metric == "seconds_to_accuracy" and target.accuracy is not None:
         best = max((run.highest_accuracy for run in runs if run.highest_accuracy is not None), default=None)
         return f"no run reached an accuracy of {target.accuracy:g}{_so_far('highest', best)}"

@@ -13,63 +13,66 @@ from hetsim.results.tables.metrics import Metric, Target
 from hetsim.results.writing.describe import spread_of
 
 LEFT_OUT = "cluster.leave_out"
-"""The key of the nodes that take no part: rows on fewer nodes are ranked with those on all."""
+"""The key of the nodes that take no part. Rows on fewer nodes are ranked together with rows on all nodes."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """The runs of one config: the keys that tell it from the others, with its values, and its numbers over the runs."""
+    """The runs of one config: the keys that distinguish it from other rows, with their values, and the estimates over the runs."""
 
     keys: Mapping[str, str]
     runs: Sequence[FinishedRun]
     numbers: Mapping[str, Estimate] = field(default_factory=dict)
     coordination: str = ""
-    """How its ranks work together, where that differs in its group and no key says it."""
+    """The name of the row's coordination, if it differs within the table and is not among `keys`; else empty."""
     gain: Estimate | None = None
-    """Over the baseline's row, in the table's metric, paired by seed: above 1 where this row is better; None without a baseline."""
+    """The gain over the baseline's row in the table's metric, paired by seed: above 1 if this row is better. None without a baseline."""
     _known: dict[tuple[Metric, Target], list[Number]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def num_runs(self) -> int:
-        """How many there are."""
+        """The number of runs."""
         return len(self.runs)
 
     @property
     def label(self) -> str:
-        """What tells the row from all others, in a line of bounded length."""
+        """The row's label: its keys and values as one line of bounded length."""
         return label(self.keys)
 
     @property
     def data(self) -> str:
-        """What the runs learn: the name of the workload."""
+        """The name of the workload."""
         return str(self.runs[0].summary.get("workload"))
 
     @property
     def num_diverged(self) -> int:
-        """How many of the runs say that their training diverged."""
+        """The number of runs whose training diverged."""
         return sum(run.summary.get("diverged") is True for run in self.runs)
 
     @cached_property
     def reached(self) -> Number:
-        """The test accuracy that all of its runs reach; None if one has none."""
+        """The test accuracy that all runs of the row reach; None if a run has no accuracy."""
         accuracies = [run.highest_accuracy for run in self.runs]
         return None if None in accuracies else min(accuracy for accuracy in accuracies if accuracy is not None)
 
     def estimate(self, metric: Metric, target: Target, *, scale: str) -> Estimate:
-        """The mean of a metric over the runs, and its interval; that of seconds and rates is wider if a calibration predicted them."""
+        """The mean of a metric over the runs, and its interval.
+
+        If a calibration predicted the times, the interval of seconds and rates also covers the calibration's error.
+        """
         found = estimate(self.values(metric, target), scale=scale)
         spreads = [spread for run in self.runs if (spread := spread_of(run.summary)) is not None]
         return found.wider(max(spreads)) if metric.of_time and spreads else found
 
     def values(self, metric: Metric, target: Target) -> list[Number]:
-        """A metric's number of each run."""
+        """The metric's number for each run."""
         key = metric, target
         if key not in self._known:
             self._known[key] = [metric.number(run, target) for run in self.runs]
         return self._known[key]
 
     def by_seed(self, metric: Metric, target: Target) -> dict[int, list[Number]]:
-        """The runs' numbers by their seeds."""
+        """The runs' numbers by seed."""
         found: dict[int, list[Number]] = {}
         for run, value in zip(self.runs, self.values(metric, target), strict=True):
             found.setdefault(run.summary["seed"], []).append(value)
@@ -78,7 +81,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Group:
-    """Rows that are ranked together, the best first, what they are compared at, and the rows that others are compared with."""
+    """Rows that are ranked together, the best first; their target; and the baseline rows."""
 
     label: str
     rows: Sequence[Row]
@@ -87,11 +90,11 @@ class Group:
 
     @property
     def keys(self) -> list[str]:
-        """The keys that tell its rows from each other; what tells the group from others is in its label."""
+        """The keys that distinguish the rows. Keys that distinguish the group from other groups are in its label."""
         return [key for key in self.rows[0].keys if not (self.label and is_of_a_group(key))]
 
     def name(self, row: Row) -> str:
-        """What tells a row from the others of the group."""
+        """The row's name within the group."""
         return label({key: row.keys[key] for key in self.keys}) or row.label
 
     def head(self, metric: Metric) -> str:
@@ -101,7 +104,7 @@ class Group:
 
 
 def scale(metric: Metric, rows: Sequence[Row], target: Target) -> str:
-    """The scale of a metric's column: one for all rows, and no logarithm where a number is not above zero."""
+    """The scale of a metric's column, equal for all rows. It is not logarithmic if a number is not above zero."""
     if metric.scale != "logarithmic":
         return metric.scale
     numbers = (number for row in rows for number in row.values(metric, target))
@@ -109,10 +112,10 @@ def scale(metric: Metric, rows: Sequence[Row], target: Target) -> str:
 
 
 def is_of_a_group(key: str) -> bool:
-    """Whether a key tells groups apart: a ranking is of rows that run on (some nodes of) the same cluster and learn the same data."""
+    """Whether a key separates groups: rows of a group run on the same cluster (or some of its nodes) and on the same data."""
     return (key.split(".")[0] == "cluster" and key != LEFT_OUT) or key == "workload"
 
 
 def heading(rows: Sequence[Row]) -> str:
-    """What tells the group of these rows from the others, in a line."""
+    """The label of the group with these rows."""
     return label({key: value for key, value in rows[0].keys.items() if is_of_a_group(key)})

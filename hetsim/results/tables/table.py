@@ -1,4 +1,4 @@
-"""The table of a sweep: a row for each config with its means over seeds, ranked among the rows of the same cluster and data."""
+"""The table of a sweep: a row for each config with its means over seeds, ranked among the rows with the same cluster and data."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hetsim.trust.shipped import choice
 
 @dataclass(frozen=True)
 class Table:
-    """What `hetsim-table` prints and draws: groups of rows, the number by which they are ranked, and sentences to be told with it."""
+    """The table that `hetsim-table` prints and draws: groups of rows, the metric of the ranking, and remarks."""
 
     title: str
     groups: Sequence[Group]
@@ -30,7 +30,7 @@ class Table:
 
     @property
     def rows(self) -> list[Row]:
-        """All rows, group by group, the best of each first."""
+        """All rows, group by group. The best row of each group comes first."""
         return [row for group in self.groups for row in group.rows]
 
     @property
@@ -41,7 +41,7 @@ class Table:
 
 
 def table(runs: Sequence[FinishedRun], question: Question, *, known: Sequence[str] = ()) -> Table:
-    """The table of these runs, with remarks that are `known` of them. ValueError with one sentence if it cannot be made."""
+    """The table of these runs. Its remarks include `known` ones. Raises ValueError if no table can be made."""
     with no_garbage():
         return _table(runs, question, known)
 
@@ -78,7 +78,7 @@ def _table(runs: Sequence[FinishedRun], question: Question, known: Sequence[str]
 
 
 def _rows(runs: Sequence[FinishedRun], remarks: list[str]) -> list[Row]:
-    """One row for each config; a sentence for each run that is left out."""
+    """One row for each config. `remarks` gets a sentence for each run that is left out."""
     found: dict[str, list[FinishedRun]] = {}
     simulated: dict[tuple[str, int], FinishedRun] = {}
     known: dict[int, str] = {}  # of many runs, those of one config share it
@@ -94,7 +94,7 @@ def _rows(runs: Sequence[FinishedRun], remarks: list[str]) -> list[Row]:
 
 
 def _grouped(rows: Sequence[Row]) -> list[list[Row]]:
-    """The rows of each cluster and data."""
+    """The rows, grouped by cluster and data."""
     groups: dict[str, list[Row]] = {}
     for row in rows:
         cluster = row.runs[0].config.get("cluster")
@@ -106,7 +106,7 @@ def _grouped(rows: Sequence[Row]) -> list[list[Row]]:
 
 
 def _counted(rows: Sequence[Row], metrics: Mapping[str, Metric], target: Target) -> list[Row]:
-    """The rows with their numbers."""
+    """The rows with their estimates."""
     scales = {name: scale(metric, rows, target) for name, metric in metrics.items()}
     return [
         replace(row, numbers={name: row.estimate(metric, target, scale=scales[name]) for name, metric in metrics.items()}) for row in rows
@@ -114,14 +114,14 @@ def _counted(rows: Sequence[Row], metrics: Mapping[str, Metric], target: Target)
 
 
 def _place(row: Row, name: str, metric: Metric) -> tuple[bool, float, float, str]:
-    """The best row first; rows without a mean last, by how many of their runs have the number."""
+    """A sort key: the best row first. Rows without a mean come last, by how many of their runs have the number."""
     found = row.numbers[name]
     sign = -1 if metric.higher else 1
     return found.mean is None, sign * (found.mean or 0.0), -found.num_known / found.num_runs, row.label
 
 
 def _with_coordinations(rows: list[Row], remarks: list[str]) -> list[Row]:
-    """The rows with what says how each one's ranks work together, if they do so in several ways."""
+    """The rows with the names of their coordinations, if these differ."""
     parts = [row.runs[0].config.get("coordination") for row in rows]
     names = [checks.one_line(choice("coordination", part)) if isinstance(part, Mapping) else "" for part in parts]
     if len(set(names)) < 2:
@@ -142,7 +142,7 @@ def _refuse_unequal_samples(groups: Sequence[Group]) -> None:
 
 
 def title(runs: Sequence[FinishedRun]) -> str:
-    """What the runs have in common."""
+    """The values that all runs share."""
     common = {key: {str(run.summary.get(key)) for run in runs} for key in ("method", "cluster", "workload", "backend")}
     same = [values.pop() for values in common.values() if len(values) == 1]
     return f"{len(runs)} runs{': ' if same else ''}{', '.join(same)}"

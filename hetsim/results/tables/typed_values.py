@@ -1,4 +1,4 @@
-"""Values as they were typed: whether two texts are one value, such as 1e-3 and 0.001, 10 Gbit/s and 1.25e9, or [0,1] and [0, 1]."""
+"""Values as typed: whether two texts mean the same value, such as 1e-3 and 0.001, 10 Gbit/s and 1.25e9, or [0,1] and [0, 1]."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from hetsim.cluster.quantities import kind_of
 from hetsim.results.reading.identity import unescaped
 
 PART = re.compile(r"([\[\]{}(),:])")
-"""What parts lists and mappings."""
+"""The characters that divide lists and mappings."""
 BETWEEN = re.compile(r",\s*(?=[+~]*[A-Za-z_][\w./@]*=)|\s+(?=[+~]*[A-Za-z_][\w./@]*=)")
-"""What parts one key=value from the next: a comma, or the spaces of a command line."""
+"""The separator between two key=value pairs: a comma, or the spaces of a command line."""
 
 
 def pairs(words: str) -> dict[str, str] | None:
-    """The values of `key=value,key=value` by key, without the + and ~ that a command line has; None if a part is none."""
+    """The values in `key=value,key=value` by key, without the command line's + and ~; None if a part is no pair."""
     found = [part.strip().strip("'\"").partition("=") for part in BETWEEN.split(words.strip())]
     if not all(key and equals for key, equals, _ in found):
         return None
@@ -25,12 +25,12 @@ def pairs(words: str) -> dict[str, str] | None:
 
 
 def same(key: str, one: str, other: str) -> bool:
-    """Whether two texts are one value of a key."""
+    """Whether two texts mean the same value of a key."""
     return value(key, one) == value(key, other)
 
 
 def value(key: str, text: str) -> object:
-    """What a text is as the value of a key: a number in the unit of the key, a text, or a list of the parts of a list or a mapping."""
+    """The value of a text for a key: a number in the key's unit, a text, or a list of the parts of a list or mapping."""
     text = unescaped(text.strip()).strip("'\"").strip()
     if text[:1] in ("[", "{") and text[1:]:
         return _nested(key, [part.strip() for part in PART.split(text) if part.strip()])

@@ -1,4 +1,4 @@
-"""A run in words, for the terminal."""
+"""Describe a run in words, for the terminal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DESCRIBED = (
     *("method", "cluster", "num_workers", "workload", "seed", "backend", "emulation", "num_updates", "num_samples", "seconds"),
     *("num_samples_discarded", "staleness_max", "batch_sizes"),
 )
-"""The entries of summary.json that are put in words, besides those that every reader of a run needs."""
+"""The entries of summary.json in the description, besides those that every reader of a run needs."""
 
 
 def describe(summary: Mapping[str, Any]) -> str:
@@ -43,7 +43,7 @@ def describe(summary: Mapping[str, Any]) -> str:
 
 
 def _losses(losses: Any) -> str:
-    """How many processes were lost and came, and what was measured of it; nothing if none were, or if it cannot be read."""
+    """The numbers of lost and joined processes, and the measured times; empty without any, or if the summary's entry is unreadable."""
     if not isinstance(losses, Mapping):
         return ""
     said = []
@@ -60,7 +60,7 @@ def _losses(losses: Any) -> str:
 
 
 def _interval(summary: Mapping[str, Any]) -> str:
-    """Where the measured rate is with a probability of 90 %, if a calibration says so."""
+    """The 90 % interval of the measured rate, if a calibration gives it."""
     if (spread := spread_of(summary)) is None:
         return ""
     rate = summary["updates_per_second"]
@@ -68,7 +68,7 @@ def _interval(summary: Mapping[str, Any]) -> str:
 
 
 def spread_of(summary: Mapping[str, Any]) -> float | None:
-    """The factor of a prediction's interval; None of a measured run, or where no calibration says it."""
+    """The factor of a prediction's interval; None for a measured run, or without a calibration."""
     if summary["backend"] != "sim" or not summary.get("calibrated"):
         return None
     spread = summary["calibrated"].get("spread")
@@ -76,7 +76,7 @@ def spread_of(summary: Mapping[str, Any]) -> float | None:
 
 
 def _calibrated(calibration: Mapping[str, Any]) -> str:
-    """How far what the prediction was made of is known to be off."""
+    """The known error of the calibration behind a prediction."""
     error = f"{100 * calibration.get('error', math.nan):.1f} %"
     if composed := calibration.get("composed"):
         names = ", ".join(composed)
@@ -88,7 +88,7 @@ def _calibrated(calibration: Mapping[str, Any]) -> str:
 
 
 def signed(errors: Mapping[str, float]) -> str:
-    """Signed errors by method, in words."""
+    """Signed errors by method, as text."""
     return ", ".join(f"{method} {100 * error:+.1f} %" for method, error in errors.items()) or "none"
 
 
@@ -100,7 +100,7 @@ def one_line(summary: Mapping[str, Any]) -> str:
 
 
 def _judged(final: Mapping[str, float | None]) -> str:
-    """What the last weights do on the test set: the accuracy, where there is one, and a workload's own metrics."""
+    """The result of the last weights on the test set: the accuracy, if there is one, and a workload's own metrics."""
     accuracy = final["test_accuracy"]
     parts = [] if accuracy is None else [f"test accuracy {accuracy:.4f}"]
     parts += [f"{in_words(name)} {'not finite' if final[name] is None else formatted(final[name])}" for name in own_metrics(final)]
@@ -108,12 +108,12 @@ def _judged(final: Mapping[str, float | None]) -> str:
 
 
 def in_words(metric: str) -> str:
-    """What a metric is called where people read it."""
+    """A metric's name for readers."""
     return metric.replace("_", " ")
 
 
 def _devices(summary: Mapping[str, Any]) -> str:
-    """Where the ranks computed, if not all of them did on the CPU."""
+    """The devices of the ranks, unless all were CPUs."""
     devices = Counter(summary.get("devices") or ["cpu"])
     if [*devices] == ["cpu"]:
         return ""
@@ -130,14 +130,14 @@ def _dropped(summary: Mapping[str, Any]) -> str:
 
 
 def formatted(value: float | None) -> str:
-    """Four significant digits; a dash where there is no number."""
+    """Four significant digits; a dash for a missing number."""
     if value is None:
         return "–"
     return f"{value:.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.4g}"
 
 
 def _list(sizes: Sequence[int] | Mapping[str, int]) -> str:
-    """The sizes, or the smallest and the largest one; of very many workers, a summary has quantiles."""
+    """The sizes, or the smallest and the largest one. Summaries of very many workers contain quantiles."""
     if isinstance(sizes, Mapping):
         return f"{sizes['min']} to {sizes['max']}"
     return " ".join(map(str, sizes)) if len(sizes) <= 16 else f"{min(sizes)} to {max(sizes)}"

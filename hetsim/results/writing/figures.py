@@ -1,4 +1,4 @@
-"""Figures of runs: a timeline of who computes, updates, communicates and waits, and learning curves."""
+"""Figures of runs: a timeline of computing, updates, communication and waiting, and learning curves."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from hetsim.runtime.curve import Point
 from hetsim.runtime.files import begun
 
 MAX_PANELS = 12
-"""Numbers that a figure of curves shows."""
+"""The maximum number of panels in a figure of curves."""
 COMPUTE, STEP, WAIT, INK = "#4878a8", "#e49444", "#e9ecef", "#333333"
 MESSAGE, REDUCE = "#6a9f58", "#967bb6"
 ABOVE, BELOW = (-0.38, 0.54), (0.18, 0.2)
-"""Where the two parts of a lane begin and how high they are, in lanes."""
+"""The bottom and the height of the two parts of a lane, in lanes."""
 DRAWN = {
     "gradient": ("gradient", COMPUTE, ABOVE, 0.6),
     "update": ("update", STEP, ABOVE, 0.0),
@@ -28,11 +28,11 @@ DRAWN = {
     "all_reduce": ("all-reduce", REDUCE, BELOW, 0.0),
     "gather": ("all-reduce", REDUCE, BELOW, 0.0),
 }
-"""By kind: what the legend calls it, its colour, its part of the lane, and the width of its edge."""
+"""For each kind: its name in the legend, its colour, its part of the lane, and the width of its edge."""
 
 
 def draw_run(folder: Path, trace: Path | None, points: Sequence[Point], summary: Mapping[str, Any]) -> list[str]:
-    """Draw the timeline of a run that has a trace, and the curve of a run that has one, in its folder. Returns the files' names."""
+    """Draw the timeline of a run with a trace, and its learning curve if it has one, into its folder. Returns the file names."""
     title = f"{summary['method']} on {summary['cluster']}, {summary['workload']} ({summary['backend']})"
     figures: dict[str, Any] = {}
     with own_style():
@@ -52,9 +52,10 @@ def draw_run(folder: Path, trace: Path | None, points: Sequence[Point], summary:
 
 @contextlib.contextmanager
 def own_style() -> Iterator[None]:
-    """While this lasts, figures have Matplotlib's own style: a matplotlibrc in the current folder may be somebody else's, and call TeX.
+    """Within this context, figures have Matplotlib's default style.
 
-    Up to version 3.10, Matplotlib evaluates Python in it when it is imported.
+    A matplotlibrc in the current folder may come from somebody else, and run TeX. Up to version 3.10, importing Matplotlib evaluates Python
+    code in it.
     """
     with contextlib.chdir(Path(__file__).parent):
         import matplotlib
@@ -71,10 +72,10 @@ def save(figure: Any, file: BinaryIO) -> None:
 
 
 def timeline(runs: Sequence[tuple[str, Sequence[Interval]]], *, num_workers: int) -> Any:
-    """Who computes, updates, communicates and waits in the first steps of one or more runs, one below the other on one time axis.
+    """The first steps of one or more runs on one time axis: which rank computes, updates, communicates or waits.
 
-    A rank's lane has what it computes above; below, in a thin bar, the messages that it has sent, until their delivery, and
-    collectives from the last rank's entry on: both may overlap with computing. A figure; None if a run has no step.
+    The upper part of a rank's lane shows computation. The thin lower bar shows the rank's messages until their delivery, and collectives
+    from the last rank's entry on. Both may overlap with computing. Returns a figure; None if a run has no step.
     """
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
@@ -106,10 +107,10 @@ def timeline(runs: Sequence[tuple[str, Sequence[Interval]]], *, num_workers: int
 
 
 def curves(sides: Sequence[tuple[str, Sequence[Curve]]], *, title: str) -> Any:
-    """A figure of the training loss and of each number of the test set over the run's own clock, a line for the run of each side.
+    """A figure of the training loss and each test metric over the run's clock, with a line for each run.
 
-    Of repeats there is a thin line for each and a thick one for their mean. It has no panel for what no run has, and is None if that is
-    all, as of runs that only count time.
+    Repeats have a thin line each, and a thick line for their mean. Numbers that no run has get no panel. Returns None without any panel,
+    for example for runs that only measure time.
     """
     from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
@@ -153,7 +154,7 @@ def curves(sides: Sequence[tuple[str, Sequence[Curve]]], *, title: str) -> Any:
 
 
 def mean_line(lines: Sequence[Sequence[tuple[float, float]]]) -> tuple[list[float], list[float]]:
-    """The moments at which some of these lines has a point and all have begun and none has ended, and the mean of all lines there."""
+    """The mean of lines that have all begun and not ended, at each moment at which one of them has a point: the moments and the means."""
     import numpy as np
 
     columns = [np.array(sorted(points)).T for points in lines]
@@ -165,7 +166,7 @@ def mean_line(lines: Sequence[Sequence[tuple[float, float]]]) -> tuple[list[floa
 
 
 Lanes = Mapping[tuple[int, str], Sequence[Span]]
-"""By rank and kind, the intervals."""
+"""The intervals, by rank and kind."""
 
 
 def _by_lane(rows: Sequence[Interval]) -> Lanes:
@@ -177,7 +178,7 @@ def _by_lane(rows: Sequence[Interval]) -> Lanes:
 
 
 def _with_transfers(lanes: Lanes, until: float) -> Lanes:
-    """With collectives that begin when their last rank has entered: before that, a rank waits in them."""
+    """The lanes with collectives that begin when their last rank has entered. Before this, a rank waits."""
     changed = dict(lanes)
     for kind in ("all_reduce", "gather"):
         entered = {rank: spans for (rank, other), spans in lanes.items() if other == kind}
@@ -186,7 +187,7 @@ def _with_transfers(lanes: Lanes, until: float) -> Lanes:
 
 
 def _first_steps(lanes: Lanes, steps: int = 6) -> float:
-    """When the slowest worker has computed its first few gradients; a little after the first communication, if that is not much later."""
+    """The end of the slowest worker's first few gradients, or of the first communication if that is not much later."""
     computed = [sorted(end for _, end in spans) for (_, kind), spans in lanes.items() if kind == "gradient"]
     work = [end for (_, kind), spans in lanes.items() if kind in WORK for _, end in spans]
     end = max(ends[:steps][-1] for ends in computed) if computed else max(work)
@@ -195,7 +196,7 @@ def _first_steps(lanes: Lanes, steps: int = 6) -> float:
 
 
 def whose(rank: int, num_workers: int) -> str:
-    """Who is on a lane."""
+    """The name of a lane's rank."""
     if rank < num_workers:
         return f"worker {rank}"
     return "server" if rank == num_workers else f"local server {rank - num_workers - 1}"

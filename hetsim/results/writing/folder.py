@@ -1,4 +1,4 @@
-"""The folder of a run: its files get their names together at the end of the run, or none of them does."""
+"""The folder of a run. All files get their names together at the end of the run, or none does."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ FILES = (
     *("trace.parquet", "timeline.png", "curve.png", "curve.csv", "weights.safetensors", "per_worker.parquet"),
     *("config.yaml", "summary.json"),
 )
-"""What a run may leave, in the order in which the files get their names."""
+"""The files that a run may write, in the order in which they get their names."""
 
 
 @contextlib.contextmanager
 def run_folder(folder: Path, config: str) -> Iterator[None]:
-    """The folder of a run while it runs, with its resolved config. If the block raises, what the run has begun is removed."""
+    """The folder of a run while it runs, with its resolved config. If the block raises, the run's files are removed."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with begun(folder / "config.yaml") as file:
@@ -29,9 +29,9 @@ def run_folder(folder: Path, config: str) -> Iterator[None]:
 
 
 def finish_run(folder: Path, written: Collection[str]) -> None:
-    """Give the files of a run their names, in quick succession, the summary last. They replace all files of an earlier run.
+    """Give the files of a run their names, the summary last. They replace all files of an earlier run.
 
-    The earlier run's summary goes first: if the process is killed between two names, no summary stands beside files that are not its own.
+    The earlier run's summary is removed first. So a killed process never leaves a summary next to another run's files.
     """
     others = [folder / name for name in FILES if name not in written]
     replaced = [folder / "summary.json", *others, *map(unfinished, others)]
@@ -39,7 +39,7 @@ def finish_run(folder: Path, written: Collection[str]) -> None:
 
 
 def abandon(folder: Path) -> None:
-    """Remove the unfinished files of a run that did not finish, and the folder if nothing else is in it."""
+    """Remove the files of an unfinished run, and its folder if that is then empty."""
     with contextlib.suppress(OSError):
         for path in (*folder.glob(".*.unfinished"), *folder.glob("checkpoints/.*.unfinished")):
             path.unlink(missing_ok=True)
@@ -49,13 +49,13 @@ def abandon(folder: Path) -> None:
 
 
 def write_error(folder: Path, sentence: str, traceback: str = "") -> None:
-    """Write in the folder of a run why it failed, if the folder can be written."""
+    """Write the reason of a failure into the run's folder, if the folder is writable."""
     with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)  # a run that failed has removed its empty folder
         write_text(folder / "error.txt", f"{sentence}\n{traceback}")
 
 
 def remove_error(folder: Path) -> None:
-    """Remove the `error.txt` of an earlier run that failed."""
+    """Remove the `error.txt` of an earlier failed run."""
     with contextlib.suppress(OSError):
         (folder / "error.txt").unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""What a user should be told about a finished run: in its summary's `warnings`, and on the terminal."""
+"""Remarks on a finished run, for the `warnings` of its summary and for the terminal."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import fields
 from hetsim.runtime.outcome import Outcome
 
 FELT = 0.1
-"""The share of a run's time from which on a server's updates would be felt."""
+"""The share of a run's time from which a server's updates would matter."""
 UNEQUAL = 1.2
-"""By how much the largest share is above the smallest one where it is worth a remark."""
+"""The ratio of the largest to the smallest share that is worth a remark."""
 
 
 def remarks(outcome: Outcome) -> list[str]:
-    """One sentence for each."""
+    """All remarks, one sentence each."""
     experiment = outcome.experiment
     found = (
         _divergence(outcome),
@@ -39,7 +39,7 @@ def remarks(outcome: Outcome) -> list[str]:
 def diverged(outcome: Outcome) -> bool:
     """Return whether the training diverged: the training loss was not finite, or ended above its initial value.
 
-    The evaluated losses decide, which are those of `curve.csv`. Without them, the losses that were reported with the gradients do.
+    The evaluated losses in `curve.csv` decide. Without them, the losses that were reported with the gradients decide.
     """
     return _reason(outcome) is not None
 
@@ -64,7 +64,7 @@ def _divergence(outcome: Outcome) -> str | None:
 
 
 def _nonfinite(outcome: Outcome) -> str | None:
-    """The gradients that were left out."""
+    """A remark on gradients that were left out because they are not finite."""
     by_rank = [activity.num_nonfinite for activity in outcome.activity]
     if not any(by_rank):
         return None
@@ -81,7 +81,7 @@ def _budget(outcome: Outcome) -> str | None:
 
 
 def _weighting(outcome: Outcome) -> str | None:
-    """Unequal shares that count the same in a version that all workers make: it is then not the gradient of the global batch."""
+    """A remark on unequal shares with equal weights in a version of all workers, which is then not the gradient of the global batch."""
     coordination, applied = outcome.experiment.coordination, outcome.applied
     shares = coordination.allocation.shares(outcome.last.allocation)
     together = applied.num_updates > 0 and sum(applied.count) > 0.9 * len(shares) * applied.num_updates
@@ -96,13 +96,13 @@ def _weighting(outcome: Outcome) -> str | None:
 
 
 def _doubts(outcome: Outcome) -> str | None:
-    """Why the times of a calibrated cluster are not trustworthy."""
+    """A remark on the reasons not to trust the times of a calibrated cluster."""
     calibrated = outcome.experiment.cluster.calibrated
     return None if calibrated is None else calibrated.doubtful
 
 
 def _calibration(outcome: Outcome) -> str | None:
-    """What the cluster was calibrated with, if the run is of something else. A phantom stands for any workload of its size."""
+    """A remark if the run differs from what the cluster was calibrated with. A phantom stands for any workload of its size."""
     experiment = outcome.experiment
     if experiment.cluster.calibrated is None:
         return None
@@ -115,7 +115,7 @@ def _calibration(outcome: Outcome) -> str | None:
 
 
 def _not_felt(outcome: Outcome) -> str | None:
-    """What the cluster describes of a server and of shares of links, if the method has no server, whose messages alone depend on it."""
+    """A remark on described properties of a server or of shared links that have no effect, because the method has no server."""
     experiment = outcome.experiment
     cluster, server = experiment.cluster, experiment.cluster.server
     if experiment.coordination.needs_server:
@@ -132,7 +132,7 @@ def _not_felt(outcome: Outcome) -> str | None:
 
 
 def _not_felt_by_a_phantom(outcome: Outcome) -> str | None:
-    """The keys that look at losses and gradients, where there are none. Keys that look at weights are refused."""
+    """A remark on keys that need losses or gradients, in a run without them. Keys that need weights are refused."""
     experiment = outcome.experiment
     typed = {"nonfinite=fail": experiment.nonfinite == "fail", "stop_when_diverged=true": experiment.stop_when_diverged}
     idle = [word for word, given in typed.items() if given]
@@ -143,7 +143,7 @@ def _not_felt_by_a_phantom(outcome: Outcome) -> str | None:
 
 
 def _never_happened(outcome: Outcome) -> str | None:
-    """The nodes whose scheduled faults all lie after the end of the run."""
+    """A remark on nodes whose scheduled faults are all after the end of the run."""
     end, faults = outcome.applied.seconds, outcome.experiment.cluster.faults
     absences = {rank: its.scheduled for rank, its in faults.nodes.items() if its.scheduled}
     first = {rank: min(start or until for start, until in times) for rank, times in sorted({**absences, **faults.pauses}.items())}
@@ -159,7 +159,7 @@ def _never_happened(outcome: Outcome) -> str | None:
 
 
 def _unused(outcome: Outcome) -> str | None:
-    """The workers whose own samples no version has."""
+    """A remark on workers whose own samples no version contains."""
     if outcome.pools is None or not outcome.applied.num_updates:
         return None
     unused = [rank for rank, share in enumerate(outcome.applied.weight_shares) if not share and not outcome.pools[rank].closed]
@@ -173,7 +173,7 @@ def _unused(outcome: Outcome) -> str | None:
 
 
 def _closed(outcome: Outcome) -> str | None:
-    """The pools whose owners were gone at the end."""
+    """A remark on pools whose owners were absent at the end."""
     closed = [(rank, pool) for rank, pool in enumerate(outcome.pools or ()) if pool.closed]
     if not closed:
         return None
@@ -186,7 +186,7 @@ def _closed(outcome: Outcome) -> str | None:
 
 
 def _tables(outcome: Outcome) -> str | None:
-    """The nodes whose one measured time is taken for other sizes than the measured one."""
+    """A remark on nodes whose single measured time is used for other sizes than the measured one."""
     shares = outcome.experiment.coordination.allocation.shares(outcome.last.allocation)
     nodes = outcome.experiment.cluster.nodes
     alone = [rank for rank, node in enumerate(nodes) if len(node.table) == 1 and node.table[0][0] != shares[rank]]

@@ -1,4 +1,4 @@
-"""Writing what a finished run leaves: summary.json, per_worker.parquet, curve.csv and the pictures."""
+"""Write the files of a finished run: summary.json, per_worker.parquet, curve.csv and the pictures."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from hetsim.runtime.outcome import Outcome, Pool
 
 
 def write_summary(folder: Path, outcome: Outcome, summary: dict[str, Any]) -> dict[str, Any]:
-    """Write summary.json, curve.csv and, if asked for, the pictures; then all files of the run get their names.
+    """Write summary.json, curve.csv and, if asked for, the pictures. Then give all files of the run their names.
 
-    Returns the `summary` of this outcome as it is written: with quantiles in place of very many workers.
+    Returns the `summary` as written: with quantiles instead of very many workers' numbers.
     """
     written = ["config.yaml", "curve.csv", "summary.json"]
     trace = unfinished(folder / "trace.parquet") if outcome.experiment.trace != "none" else None
@@ -49,7 +49,7 @@ def write_summary(folder: Path, outcome: Outcome, summary: dict[str, Any]) -> di
 
 
 def write_weights(path: Path, outcome: Outcome) -> None:
-    """Write the weights as tensors by name, which a model loads by `load_state_dict`."""
+    """Write the weights as named tensors, for a model's `load_state_dict`."""
     from safetensors.torch import save
 
     named = {name: tensor.contiguous() for name, tensor in outcome.curve.task.named(outcome.weights).items()}
@@ -67,7 +67,7 @@ def summary_of(
     emulation: Mapping[str, Any] | None = None,
     warnings: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """The numbers of a run, as summary.json has them, with all workers; `devices` are those of the processes, in rank order."""
+    """The numbers of a run, as in summary.json, with all workers. `devices` are the devices of the processes, in rank order."""
     experiment, last, applied = outcome.experiment, outcome.last, outcome.applied
     final = outcome.points[-1].evaluation
     numbers = metrics.summary(applied, outcome.activity)
@@ -116,7 +116,7 @@ def _calibrated(outcome: Outcome) -> dict[str, Any]:
 
 
 def pools(each: Sequence[Pool] | None) -> list[dict[str, Any]] | None:
-    """What became of each worker's samples, in rank order; None where all workers share them."""
+    """The use of each worker's own samples, in rank order; None if all workers share the samples."""
     if each is None:
         return None
     return [
@@ -126,7 +126,7 @@ def pools(each: Sequence[Pool] | None) -> list[dict[str, Any]] | None:
 
 
 def curve_csv(points: Sequence[Point]) -> str:
-    """The learning curve as CSV, the workload's own metrics last; an empty field where the workload has no such number."""
+    """The learning curve as CSV, the workload's own metrics last. Missing numbers are empty fields."""
     lines = [",".join(("seconds", "version", "samples", *points[0].evaluation.named()))]
     for point in points:
         values = point.evaluation.named().values()

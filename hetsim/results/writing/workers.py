@@ -1,4 +1,4 @@
-"""What each of very many workers did: a row of per_worker.parquet, and quantiles in summary.json."""
+"""The numbers of each of very many workers: rows of per_worker.parquet, and quantiles in summary.json."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ MAX_LISTED = 10_000
 PARTS = {"min": 0.0, "p5": 0.05, "p25": 0.25, "p50": 0.5, "p75": 0.75, "p95": 0.95, "max": 1.0}
 """The quantiles in summary.json."""
 LISTS = {"batch_sizes": "batch_size", "weight_shares": "weight_share"}
-"""Entries of a summary with a number for each worker, and the column of each."""
+"""Entries of a summary with a number for each worker, and their columns."""
 TABLES = {"per_worker": "", "pools": "pool_"}
-"""Entries with a mapping for each worker, and how the names of their columns begin."""
+"""Entries with a mapping for each worker, and the prefixes of their columns."""
 
 
 def with_quantiles(summary: Mapping[str, Any]) -> dict[str, Any]:
-    """The summary with quantiles in place of a number for each worker."""
+    """The summary with quantiles instead of a number for each worker."""
     found: dict[str, Any] = {key: quantiles(summary[key]) for key in LISTS}
     for key in TABLES:
         rows = summary[key]
