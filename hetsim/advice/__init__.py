@@ -1,1 +1,1 @@
-"""`hetsim-advise`: which method and which split of the batch on one's own cluster, by simulation."""
+"""`hetsim-advise`: find the best method and batch split for your cluster, by simulation."""

@@ -1,4 +1,4 @@
-"""An advice: what was compared, ranked by expected time, with intervals, gains, costs and reasons."""
+"""An advice: the candidates, ranked by expected time, with intervals, gains, costs and reasons."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from hetsim.results.tables.estimates import Estimate, estimate, paired_ratio
 from hetsim.results.writing.describe import formatted
 
 REPORTED = 10
-"""Methods of an advice by time alone, each with its fastest split and nodes; those that take the same time count once."""
+"""The maximum number of methods in an advice by time alone, each with its fastest split and nodes. Methods with equal times count once."""
 FINALISTS = 3
-"""Candidates that are timed on more seeds for each place of the decision."""
+"""The number of candidates for each place of the decision that are timed on more seeds."""
 CLEARLY = 1.005
-"""A gain below this is none: plain DDP is recommended."""
+"""A gain below this factor does not count: plain DDP is recommended."""
 WORTH = 0.97
-"""Another split or fewer nodes are trained beside a method as it was published if they take at most this share of its time."""
+"""A published method is also trained with another split or fewer nodes if they take at most this share of its time."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """A candidate with its expected seconds, how many times as long plain DDP takes, and what it costs."""
+    """A candidate with its expected seconds, the gain over plain DDP, and its cost."""
 
     candidate: Candidate
     seconds: Estimate
@@ -43,17 +43,17 @@ class Row:
     cost: float | None
     why: str
     words: tuple[str, ...]
-    """What runs it for real."""
+    """The arguments that run the candidate in real processes."""
     command: str
     batch_sizes: tuple[int, ...] = ()
-    """The samples of each node that takes part in each batch, in rank order, as a simulated run ended with them."""
+    """The samples of each participating node in a batch, in rank order, at the end of a simulated run."""
     alike: tuple[str, ...] = ()
-    """Candidates that take the same time to the last bit, as they differ in what they compute alone."""
+    """Candidates with exactly equal times, because they differ only in what they compute."""
 
 
 @dataclass(frozen=True)
 class Advice:
-    """The rows, the best first, and plain DDP; `goal` is None where time alone was asked for."""
+    """The rows, the best first, and plain DDP. `goal` is None for an advice by time alone."""
 
     cluster: str
     num_nodes: int
@@ -61,29 +61,29 @@ class Advice:
     epochs: float
     goal: Goal | None
     sentence: str
-    """What to do, what it gains and why."""
+    """The recommendation, its gain, and the reason."""
     rows: tuple[Row, ...]
     baseline: Row
     alike: Row | None
-    """The best that trains as DDP does; None if no such method is a candidate."""
+    """The best candidate that trains as DDP does; None without such a candidate."""
     alike_on_all: Row | None
-    """The same among those that leave no node out."""
+    """The best candidate that trains as DDP does and uses all nodes."""
     error: float | None
-    """By how much intervals of seconds are wider, as predictions of a calibrated cluster are off; None: it was not calibrated."""
+    """The calibration's error, which widens intervals of seconds; None for a cluster that was not calibrated."""
     num_runs: int
     refused: dict[str, str]
     num_samples: int
-    """Of an epoch."""
+    """The number of samples in an epoch."""
     trains: bool
     """Whether the workload has a model."""
     more: str
-    """What tells how fast the loss falls, where `goal` is None."""
+    """How to compare how fast the loss falls, if `goal` is None."""
     remarks: tuple[str, ...] = ()
-    """What was not looked at, and what else is to be known."""
+    """Further remarks, for example on candidates that were not tried."""
     stopped: str | None = None
-    """Why it was ended early, with the best so far."""
+    """The reason why the search ended early, with the best result so far."""
     split: Split | None = None
-    """How the recommended one divides each batch; None if it does so equally."""
+    """The recommended candidate's split of each batch; None if it is equal."""
 
     @property
     def best(self) -> Row:
@@ -92,27 +92,27 @@ class Advice:
 
     @property
     def recommended(self) -> Row:
-        """The best; by time alone, which does not say what a sample teaches, the best that trains as DDP does.
+        """The recommended row: the best, or plain DDP without a gain.
 
-        Plain DDP if that gains nothing.
+        By time alone, it is the best row that trains as DDP does, because time does not show how much a sample contributes.
         """
         return _recommended(self.best, self.alike, self.baseline, self.goal)
 
     @property
     def faster_still(self) -> Row | None:
-        """The best, if it is clearly faster than the recommended one, and trains differently."""
+        """The best row, if it is clearly faster than the recommended one and trains differently."""
         return _faster_still(self.best, self.recommended)
 
     @property
     def what(self) -> str:
-        """Until when the seconds are counted."""
+        """The end point of the seconds, in words."""
         return f"{formatted(self.epochs)} epochs of {self.num_samples} samples" if self.goal is None else str(self.goal)
 
 
 def advice(question: Question, processes: Processes, tell: Callable[[str], object]) -> Advice:
-    """Simulate candidates and rank them. ValueError with one sentence if plain DDP cannot be simulated.
+    """Simulate candidates and rank them. Raises ValueError if plain DDP cannot be simulated.
 
-    If the processes' `progress` is asked to stop, the advice is what was found until then.
+    If `progress` is asked to stop, the advice contains the results so far.
     """
     real = question.experiment.workload.has_model
     words = [*question.words, f"method={BASELINE}", "allocation=even", "backend=sim"]
@@ -170,7 +170,7 @@ def worth_training(timed: Sequence[Timed]) -> list[Candidate]:
 
 
 def _alike_ones(ranked_ones: Sequence[Candidate]) -> list[Candidate]:
-    """Of candidates, the best first: the best that trains as DDP does, on any nodes and on all."""
+    """From ranked candidates, the best that trains as DDP does, on any nodes and on all nodes."""
     alike = [each for each in ranked_ones if each.synchronous]
     return [*alike[:1], *[each for each in alike if not each.leave_out][:1]]
 
@@ -207,7 +207,7 @@ def _by_time(question: Question, timing: Timing, even: Timed, timed: Sequence[Ti
 
 
 def _same_time(timed: Sequence[Timed]) -> list[list[Candidate]]:
-    """The fastest candidate of each method, the fastest first, those together that take the same time to the last bit."""
+    """Groups of candidates with exactly equal times, the fastest first. Each method is present with its fastest candidate."""
     fastest = {each.candidate.method.name: each for each in reversed(timed)}
     groups: dict[tuple[float, ...], list[Candidate]] = {}
     for each in timed:
@@ -287,7 +287,7 @@ def _faster_still(best: Row, recommended: Row) -> Row | None:
 
 
 def _sentence(question: Question, best: Row, even: Timed, timed: Sequence[Timed], goal: Goal | None) -> str:
-    """What to do, what it gains over plain DDP, and why."""
+    """The recommendation, its gain over plain DDP, and the reason."""
     made, candidate = question.experiment, best.candidate
     order = what_to_do(candidate, made.cluster)
     times = f"{best.gain.mean:.3g} times" if best.gain.mean is not None else ""
@@ -302,7 +302,7 @@ def _sentence(question: Question, best: Row, even: Timed, timed: Sequence[Timed]
 
 
 def _step(question: Question, timed: Timed) -> float:
-    """Seconds for as many samples as a global batch has."""
+    """The seconds for one global batch of samples."""
     return question.experiment.batch_size / float(timed.outcome.numbers["samples_per_second"])
 
 
@@ -323,7 +323,7 @@ def _row(
 
 
 def reason(its: Outcome, even: Outcome) -> str:
-    """Where time goes, in a few words."""
+    """A short reason: the part of a step that takes the time."""
     idle, staleness = its.numbers["idle_share"], its.numbers["staleness_mean"]
     rate = its.numbers["updates_per_second"] / even.numbers["updates_per_second"] if even.numbers["updates_per_second"] else 0.0
     said = f"idle {_percent(idle)} (plain DDP {_percent(even.numbers['idle_share'])}), × {rate:.3g} updates/s"

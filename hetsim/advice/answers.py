@@ -1,4 +1,4 @@
-"""The answers that an advice keeps in its folder, so that it resumes: a line of JSON each, by the hash of its question."""
+"""The answers that an advice keeps in its folder to resume from: JSON lines, by the hash of the question."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from hetsim.version import __version__
 
 FILE = "answers.jsonl"
 WORDS = ("run", "words", "sizes")
-"""The parts of a question that are words of hetsim, which mean the same however they are written."""
+"""The parts of a question that are hetsim arguments, which may have several spellings."""
 
 
 class Answers:
-    """What was answered before to the same question about the same experiment; all that is kept from now on."""
+    """Earlier answers to the same questions about the same experiment. Every new answer is stored, too."""
 
     def __init__(self, folder: Path, described: str) -> None:
         check_folder("folder", folder)

@@ -1,6 +1,6 @@
-"""The least time that a candidate can take for a sample: a set of nodes whose bound is above the best time is not simulated.
+"""A lower bound of a candidate's time for a sample. A set of nodes with a bound above the best time is not simulated.
 
-Times are expected ones, without slow spells. Symbols:
+Times are expected times, without slow spells. Symbols:
 
     t_i(b)      the seconds of node i for b samples
     B           the global batch, in samples
@@ -45,23 +45,23 @@ from hetsim.workloads.task import Bucket, Task
 ON_A_SERVER = (ParameterServer, TableServer, StoppingServer)
 """Coordinations in which a worker pushes each gradient and waits for the answer."""
 DRAWN = 4096
-"""Numbers drawn to estimate the mean of a noise, from which three standard errors are taken off."""
+"""The number of draws to estimate a mean noise factor. Three standard errors are subtracted from it."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """A time that no gradient of a node falls below: overhead + b · per_sample seconds for b samples."""
+    """A lower bound of a node's gradient times: overhead + b · per_sample seconds for b samples."""
 
     overhead: float
     per_sample: float
 
     def seconds(self, samples: float) -> float:
-        """Return the time of this many samples."""
+        """Return the bound for this many samples."""
         return self.overhead + samples * self.per_sample
 
 
 def line_of(node: Node, batch_size: int) -> Line:
-    """Return the line of a node for batches up to `batch_size`. A measured table counts by its best rate."""
+    """Return a node's lower bound for batches up to `batch_size`. A measured table counts with its best rate."""
     factor = _least_factor(node)
     node = node.on_its_share
     if not node.table:
@@ -71,7 +71,7 @@ def line_of(node: Node, batch_size: int) -> Line:
 
 
 def _least_factor(node: Node) -> float:
-    """The factor on a node's times that its noise has on average at least, and its slowdowns at any time."""
+    """A lower bound of the factor on a node's times: of the noise's mean, and of the slowdowns at any time."""
     factor = 1.0
     if node.noise is not None:
         drawn = node.noise.some(DRAWN, 0)
@@ -83,7 +83,7 @@ def _least_factor(node: Node) -> float:
 
 
 def least_step(lines: Sequence[Line], batch_size: int, least_share: int = 1) -> float:
-    """Return the least max_i t_i(b_i) over real b_i with Σ b_i = B, and at least max_i t_i(1) if no node goes without a sample."""
+    """Return the least max_i t_i(b_i) over real b_i with Σ b_i = B. It is at least max_i t_i(1) if every node gets a sample."""
     least = max(line.seconds(1) for line in lines) if least_share else 0.0
     if any(line.per_sample == 0 for line in lines):
         return least
@@ -100,7 +100,7 @@ def least_step(lines: Sequence[Line], batch_size: int, least_share: int = 1) -> 
 
 
 def most_rate(lines: Sequence[Line], batch_size: int) -> float:
-    """The most samples a second, Σ b_i / t_i(b_i), of any split with Σ b_i = B, in real numbers: where all derivatives are equal."""
+    """The maximum samples per second, Σ b_i / t_i(b_i), over real splits with Σ b_i = B. There, all derivatives are equal."""
     if any(line.per_sample == 0 for line in lines):
         return math.inf
     free = [line for line in lines if line.overhead == 0]  # their rate does not depend on their share
@@ -121,7 +121,7 @@ def most_rate(lines: Sequence[Line], batch_size: int) -> float:
 
 
 class Bounds:
-    """Least times on sets of nodes of one cluster, for vectors of one task."""
+    """Lower bounds of times on sets of nodes of one cluster, for vectors of one task."""
 
     def __init__(self, cluster: Cluster, task: Task, batch_size: int) -> None:
         self.cluster = cluster
@@ -135,7 +135,7 @@ class Bounds:
         self._collectives: dict[LeaveOut, Collectives] = {}
 
     def least_seconds(self, its: Experiment, leave_out: LeaveOut) -> float:
-        """Of one sample, by this method on these nodes; `its.cluster` is not looked at."""
+        """The lower bound for one sample, with this method on these nodes. `its.cluster` is ignored."""
         kept = [rank for rank in range(self.cluster.num_workers) if rank not in leave_out]
         lines = [self.lines[rank] for rank in kept]
         kind, batch_size = type(its.coordination), self.batch_size
@@ -160,14 +160,14 @@ class Bounds:
         return 1 / self._rate(its, kept, answered=kind in ON_A_SERVER)
 
     def _step(self, its: Experiment, lines: Sequence[Line]) -> float:
-        """The least time in which all nodes have computed a batch: of equal batches, or of the best split."""
+        """The least time until all nodes have computed a batch, with equal batches or with the best split."""
         if type(its.coordination.allocation) is Even and self.cluster.max_samples is None:
             smaller, larger = divmod(self.batch_size, len(lines))
             return max(line.seconds(smaller + (place < larger)) for place, line in enumerate(lines))
         return least_step(lines, self.batch_size, 0 if its.coordination.allocation.leaves_out else 1)
 
     def _rate(self, its: Experiment, kept: Sequence[int], *, answered: bool) -> float:
-        """Samples a second: what all nodes compute without waiting, but for messages that each gradient waits for."""
+        """The maximum samples per second of nodes that do not wait, except for the messages of each gradient."""
         pushed = type(its.coordination.compression) is NoCompression
         lines = []
         for rank in kept:

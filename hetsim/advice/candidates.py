@@ -1,4 +1,4 @@
-"""What may be advised: a method, how it divides the batch, and which nodes take part."""
+"""A candidate for an advice: a method, its split of the batch, and the nodes that take part."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from hetsim.advice.question import BASELINE, RATES, Question
 from hetsim.config.methods import Method
 
 ALLOCATIONS = ("dbs", "lb_bsp", "optperf", "static")
-"""The rules that are tried in place of equal batches. Each has a method of its own, too; others re-allocate by the epoch."""
+"""The allocations that are tried instead of equal batches. Each is also part of a method; others re-allocate once in each epoch."""
 ALIKE = ("all_reduce", "overlapped_all_reduce", "parameter_server")
-"""Coordinations that train as DDP does, if they wait for all."""
+"""Coordinations that train as DDP does if they wait for all workers."""
 SERVERLESS = (
     *("all_reduce", "overlapped_all_reduce", "one_step_delay_all_reduce", "accumulating_all_reduce", "local_steps", "streaming_steps"),
 )
@@ -20,24 +20,24 @@ SERVERLESS = (
 
 @dataclass(frozen=True)
 class Candidate:
-    """A method, an allocation in place of its own, and the nodes that are left out."""
+    """A method, an allocation that replaces the method's own, and the nodes that are left out."""
 
     method: Method
     allocation: str | None = None
     leave_out: tuple[int, ...] = ()
     factor: float = 1.0
-    """Of the method's learning rates."""
+    """The factor on the method's learning rates."""
 
     @property
     def label(self) -> str:
-        """In words, without its rates."""
+        """The candidate in words, without its rates."""
         split = f", allocation {self.allocation}" if self.allocation else ""
         out = f", without {'nodes' if len(self.leave_out) > 1 else 'node'} {', '.join(map(str, self.leave_out))}" if self.leave_out else ""
         return self.method.name + split + out
 
     @property
     def synchronous(self) -> bool:
-        """Whether it trains as DDP does: each version is the mean gradient of one global batch, however the workers divide it."""
+        """Whether the candidate trains as DDP does: each version is the mean gradient of one global batch, with any split."""
         choices = self.method.choices
         counts_alike = "allocation" not in choices or choices.get("weighting") == "per_sample"
         return choices["admission"] == "barrier" and choices["coordination"] in ALIKE and counts_alike
@@ -49,11 +49,11 @@ class Candidate:
 
     @property
     def weighs_samples(self) -> bool:
-        """Whether its split comes with `weighting=per_sample`: the mean over all samples."""
+        """Whether the candidate uses `weighting=per_sample`: the mean over all samples."""
         return self.allocation is not None and self.synchronous and "weighting" not in self.method.choices
 
     def words(self, *, rates: bool = True) -> list[str]:
-        """What one types for it, behind the words that hold for all."""
+        """The candidate's arguments, to type after the arguments for all candidates."""
         typed = [f"method={self.method.name}"]
         if self.allocation is not None:
             typed.append(f"allocation={self.allocation}")
@@ -67,7 +67,7 @@ class Candidate:
 
     @property
     def scaled(self) -> tuple[str, ...]:
-        """The rates that are searched: of local steps alone where the outer step is an average of them."""
+        """The rates to search: only the local steps' rate if the outer step is an average."""
         own = tuple(rate for rate in RATES if rate in self.method.keys)
         return own[1:] if self.method.family == "local steps" and len(own) > 1 else own
 
@@ -77,7 +77,7 @@ class Candidate:
 
 
 def baseline() -> Candidate:
-    """Equal batches on all nodes."""
+    """Plain DDP: equal batches on all nodes."""
     from hetsim.config.methods import read
     from hetsim.trust.shipped import configs
 
@@ -85,7 +85,7 @@ def baseline() -> Candidate:
 
 
 def with_allocations(question: Question, of: Sequence[Candidate]) -> Iterator[Candidate]:
-    """Of methods that take equal batches, each with the other allocations."""
+    """Methods with equal batches, each with the other allocations."""
     if not question.typed("allocation"):
         for candidate in of:
             if "allocation" not in candidate.method.choices:

@@ -10,7 +10,7 @@ from hetsim.results.tables.estimates import Estimate
 
 
 def as_data(found: Advice) -> dict[str, Any]:
-    """For JSON."""
+    """An advice as JSON data."""
 
     def row(each: Row) -> dict[str, Any]:
         def interval(number: Estimate) -> dict[str, float | None]:

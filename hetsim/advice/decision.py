@@ -1,4 +1,4 @@
-"""What an advice comes to in a sentence: what to run on which nodes, what it gains over plain DDP, and why."""
+"""An advice as a sentence: the recommended command and nodes, the gain over plain DDP, and the reason."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ BETWEEN = "way between two nodes"
 
 
 class Parts(NamedTuple):
-    """Of a step, in seconds: until the slowest node has computed, and the rest, in which all wait for the network or an update."""
+    """The parts of a step in seconds: until the slowest node has computed, and the rest, for the network or an update."""
 
     compute: float
     network: float
 
 
 def parts(step_seconds: float, per_worker: Sequence[dict[str, float]]) -> Parts:
-    """Of the mean step of a synchronous run, by the mean gradient of the node that computes longest."""
+    """The parts of a synchronous run's mean step, from the mean gradient of the slowest node."""
     slowest = max((worker["compute_seconds"] / worker["iterations"] for worker in per_worker if worker["iterations"]), default=0.0)
     return Parts(min(slowest, step_seconds), max(0.0, step_seconds - slowest))
 
 
 def what_to_do(candidate: Candidate, cluster: Cluster) -> str:
-    """An order, without a full stop."""
+    """An instruction, without a full stop."""
     num_nodes, out = cluster.num_workers, candidate.leave_out
     kept = [rank for rank in range(num_nodes) if rank not in out]
     split = f" with allocation={candidate.allocation}" if candidate.allocation else ""
@@ -43,12 +43,12 @@ def what_to_do(candidate: Candidate, cluster: Cluster) -> str:
 
 
 def all_nodes(num: int) -> str:
-    """All nodes in words, for two or more."""
+    """All nodes in words, for at least two nodes."""
     return "both nodes" if num == 2 else f"all {num} nodes"
 
 
 def machines(ranks: Sequence[int], cluster: Cluster) -> str:
-    """Ranks in words, whole machines with several GPUs by their number: machine 1 (nodes 2 to 5) and node 7."""
+    """Ranks in words. Whole machines with several GPUs are named by number: machine 1 (nodes 2 to 5) and node 7."""
     members: dict[int, list[int]] = {}
     for rank, node in enumerate(cluster.nodes):
         if (number := _machine(node.rack)) is not None:
@@ -62,7 +62,7 @@ def machines(ranks: Sequence[int], cluster: Cluster) -> str:
 
 
 def _machine(rack: str | None) -> int | None:
-    """The number of the machine that has this name as a rack; None for other racks."""
+    """The number of the machine with this rack name; None for other racks."""
     number = (rack or "").removeprefix(MACHINE)
     return int(number) if rack == f"{MACHINE}{number}" and number.isdecimal() else None
 
@@ -81,7 +81,7 @@ def numbered(noun: str, numbers: Sequence[int]) -> str:
 
 
 def why(candidate: Candidate, cluster: Cluster, before: Parts, after: Parts | None) -> str:
-    """The larger of the two parts of a step of plain DDP that the candidate saves; `after` is None for one that does not wait for all."""
+    """The reason: the part of plain DDP's step that the candidate reduces most. `after` is None if the candidate does not wait for all."""
     whole = before.compute + before.network
     if after is None:
         share = f"{100 * before.network / whole:.0f} % of it for the network" if before.network > 0.1 * whole else "for the slowest node"
@@ -98,13 +98,13 @@ def why(candidate: Candidate, cluster: Cluster, before: Parts, after: Parts | No
 
 
 def _link(candidate: Candidate, cluster: Cluster) -> str:
-    """The slowest link around all nodes, if fewer nodes have a faster one, or else the network."""
+    """The slowest link around all nodes, if the candidate's nodes have a faster one, or else the network."""
     (rate, link), (faster, _) = slowest_link(cluster), slowest_link(without(cluster, candidate.leave_out))
     return f"the {bits(rate)} {link}" if rate < 0.999 * faster else "the network"
 
 
 def slowest_link(cluster: Cluster) -> tuple[float, str]:
-    """Bytes per second between neighbours around the ring, of the slowest pair, and what bounds them."""
+    """The rate of the slowest pair of neighbours around the ring in bytes per second, and its bottleneck."""
     found = (math.inf, "")
     num = cluster.num_workers
     for sender in range(num if num > 1 else 0):
@@ -126,7 +126,7 @@ def _link_of(owner: int | str) -> str:
 
 
 def assumed(question: Question) -> Iterator[str]:
-    """Sentences of what the question does not say."""
+    """Sentences on values that the question does not give and hetsim assumes."""
     made = question.experiment
     if not question.typed("cluster"):
         yield f"cluster={made.cluster.name} is taken, as no cluster is typed: add cluster=NAME, or your GPUs, such as '2*a100 + 4*t4'"
@@ -144,14 +144,14 @@ def assumed(question: Question) -> Iterator[str]:
 
 
 def more_than_time(question: Question) -> str:
-    """What tells how fast the loss falls, where candidates are ranked by time alone."""
+    """How to compare how fast the loss falls, for a ranking by time alone."""
     if not question.experiment.workload.has_model:
         return PHANTOM
     return "Ask without timing." if question.timing else "Ask again, with more time."
 
 
 def in_own_script(candidate: Candidate) -> str:
-    """How a candidate trains a model of the user's own."""
+    """How to train your own model with the candidate."""
     if not candidate.synchronous:
         return "train with it: workload=own (docs/guide/own-workload.md)"
     split = candidate.allocation or candidate.method.choices.get("allocation", "even")
@@ -162,7 +162,7 @@ def in_own_script(candidate: Candidate) -> str:
 
 
 def bits(rate: float) -> str:
-    """A rate in bytes per second as people say it: 1 Gbit/s."""
+    """A rate in bytes per second as bits, such as 1 Gbit/s."""
     for size, unit in ((1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s")):
         if 8 * rate >= size:
             return f"{8 * rate / size:.3g} {unit}"
@@ -170,5 +170,5 @@ def bits(rate: float) -> str:
 
 
 def seconds(value: float) -> str:
-    """Seconds, or thousandths of them."""
+    """A time in seconds or milliseconds."""
     return f"{formatted(value)} s" if value >= 0.1 else f"{1000 * value:.3g} ms"

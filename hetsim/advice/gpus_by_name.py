@@ -1,4 +1,4 @@
-"""A question that names GPUs: `'2*a100-40gb + 4*t4' model=resnet50 network='1 Gbit/s'`, in words of hetsim."""
+"""Translate a question that names GPUs, such as `'2*a100-40gb + 4*t4' model=resnet50 network='1 Gbit/s'`, to hetsim arguments."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from hetsim.catalogue.tables import shipped
 from hetsim.config.typed import as_typed
 
 OF_CATALOGUE = {"model": "model", "precision": "precision", "catalogue": "file"}
-"""Words beside GPUs, each with the key of cluster.catalogue that it sets."""
+"""Arguments for named GPUs, each with the key of cluster.catalogue that it sets."""
 OF_MACHINES = ("network", "inside")
 MACHINE = re.compile(r"(?:(?P<copies>\d{1,6})\s*x\s*)?\(?\s*(?:(?P<gpus>\d{1,6})\s*\*\s*)?(?P<name>[A-Za-z0-9][\w.-]*)\s*\)?")
 EXAMPLE = "'2*a100-40gb + 4*t4' model=resnet50 network='1 Gbit/s'"
 
 
 def spelled_out(words: Sequence[str]) -> list[str]:
-    """The words with a cluster in place of the GPUs that one of them names, and with `method=ddp` if they name no method.
+    """The arguments with a cluster instead of the named GPUs, and with `method=ddp` if they name no method.
 
-    ValueError with one sentence if they cannot be read.
+    Raises ValueError for invalid arguments.
     """
     named = [word for word in words if _names_gpus(word)]
     own = {key: value for word in words for key, value in [_parted(word)] if key in (*OF_CATALOGUE, *OF_MACHINES)}

@@ -1,4 +1,4 @@
-"""The picture of an advice: expected seconds with their intervals, the best at the top, plain DDP as a line."""
+"""The picture of an advice: expected seconds with intervals, the best at the top, and a line at plain DDP."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ GREY = "#888888"
 
 @own_style()
 def picture(found: Advice) -> Any:
-    """A figure of one panel."""
+    """A figure with one panel."""
     from matplotlib.figure import Figure
 
     rows = [*found.rows, found.baseline]

@@ -1,4 +1,4 @@
-"""The processes that simulate for an advice. A question is a line of JSON to one of them, and its answer a line back."""
+"""The processes that simulate for an advice. They receive each question as a JSON line, and answer with a line."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from hetsim.sweeps.json_process import answering
 from hetsim.sweeps.pool import despite_losses
 
 Refused = str
-"""The sentence of a run that there cannot be."""
+"""The error sentence of a run that is impossible."""
 TOGETHER = 6
-"""Variants of a method that one process times one after the other, as it composes the method only once."""
+"""The number of a method's variants that one process times one by one, because it composes the method only once."""
 
 
 MODULE = "hetsim.advice.processes"
 
 
 def counted(asked: int | None, engine: str = "local") -> int | None:
-    """How many processes: as many as are asked for, or as there are cores that this one may use, at most eight; on Ray None is all CPUs.
+    """The number of processes: `asked`, or one for each usable core, at most eight. With Ray, None means all CPUs.
 
-    ValueError with one sentence for more than there are cores, and for an engine that does not exist.
+    Raises ValueError for more processes than cores, or for an unknown engine.
     """
     check_engine(engine)
     if asked is not None:
@@ -73,11 +73,11 @@ class Processes:
         self._stack.close()
 
     def run_all(self, runs: Iterable[Sequence[str]], units: float = 1.0) -> list[Outcome | Refused]:
-        """Simulate these runs, each given by its words; what became of each, in their order."""
+        """Simulate these runs, each given by its arguments. Returns the outcomes in order."""
         return [_outcome(answer) for answer in self._map([{"run": list(words)} for words in runs], units)]
 
     def time_all(self, words: Sequence[str], runs: Sequence[tuple[str, Variant]]) -> list[tuple[Outcome, str] | Refused]:
-        """Time these (method, variant): the outcome of each, and what its time depends on (`variants.timing_of`)."""
+        """Time these pairs (method, variant). Returns each outcome, and the text on which the time depends (`variants.timing_of`)."""
         questions, places = [], []
         for method, its in _by_method(runs):
             for first in range(0, len(its), TOGETHER):
@@ -91,12 +91,12 @@ class Processes:
         return [answers[place] for place in range(len(runs))]
 
     def least_seconds(self, words: Sequence[str], runs: Sequence[tuple[str, Variant]], subsets: Sequence[LeaveOut]) -> list[list[float]]:
-        """Of each (method, variant) on each set of nodes, the least seconds that a sample takes (`bounds`)."""
+        """A lower bound of a sample's seconds, for each (method, variant) on each set of nodes (`bounds`)."""
         questions = [{"words": list(words), "method": method, "bounds": asdict(its), "subsets": subsets} for method, its in runs]
         return [answer["bounds"] if "bounds" in answer else [0.0] * len(subsets) for answer in self._map(questions)]
 
     def sizes(self, words: Sequence[str]) -> tuple[int, int]:
-        """As `simulated.sizes`. ValueError with one sentence if there is no such workload."""
+        """The same as `simulated.sizes`. Raises ValueError for an unknown workload."""
         answer = self._asked({"sizes": list(words)})
         if "refused" in answer:
             raise ValueError(answer["refused"])
@@ -113,7 +113,7 @@ class Processes:
         return found
 
     def _asked(self, question: dict[str, Any]) -> dict[str, Any]:
-        """The answer, as it was kept or by a process; a refusal if there is none, as when the advice is ended early."""
+        """The stored answer, or a process's answer. It is a refusal if there is none, for example if the advice ends early."""
         if self._answers is not None and (known := self._answers.get(question)) is not None:
             return known
         try:
@@ -128,7 +128,7 @@ class Processes:
         return answer
 
     def _answer(self, question: dict[str, Any]) -> dict[str, Any]:
-        """By the next process that is idle. RunFailed if it is killed."""
+        """The answer of the next idle process. Raises RunFailed if the process is killed."""
         with self._pool.borrowed() as process:
             self.progress.check()
             process.fresh()
@@ -137,7 +137,7 @@ class Processes:
 
 
 def _by_method(runs: Sequence[tuple[str, Variant]]) -> Iterable[tuple[str, list[int]]]:
-    """The places of each method's runs."""
+    """The indices of each method's runs."""
     places: dict[str, list[int]] = {}
     for place, (method, _) in enumerate(runs):
         places.setdefault(method, []).append(place)
@@ -157,7 +157,7 @@ def _outcome(answer: dict[str, Any]) -> Outcome | Refused:
 
 
 def answered(question: dict[str, Any]) -> dict[str, Any]:
-    """What a line of the input is answered by."""
+    """The answer to an input line."""
     config_dir = question["config_dir"]
     if "sizes" in question:
         return _or_refused(lambda: {"sizes": sizes(question["sizes"], config_dir)})
@@ -190,7 +190,7 @@ def _or_refused(asked: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """The other end: each line of the input is a question."""
+    """The process's main function: each input line is a question."""
     with answering() as answers:
         for line in sys.stdin:
             print(json.dumps(answered(json.loads(line))), file=answers, flush=True)

@@ -1,4 +1,4 @@
-"""How far an advice has come: a bar with the time left on a terminal, and who may end it early."""
+"""The progress of an advice: a bar with the remaining time on a terminal, and requests to end early."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class StoppedEarly(Exception):
 
 
 class Progress:
-    """A bar on standard error if that is a terminal. `stop` asks the advice to end with the best so far, and says why."""
+    """A bar on standard error, if that is a terminal. `stop` ends the advice with the best result so far, and gives the reason."""
 
     def __init__(self, *, shown: bool = True) -> None:
         self.reason: str | None = None
@@ -34,7 +34,7 @@ class Progress:
             self._bar = tqdm(total=units, desc=name, leave=False, bar_format=LAYOUT)
 
     def did(self, units: float) -> None:
-        """So many are done."""
+        """Advance the bar by `units`."""
         if self._bar is not None:
             self._bar.update(min(units, max(0.0, self._bar.total - self._bar.n)))
 
@@ -64,11 +64,11 @@ class Progress:
                 call()
 
     def on_stop(self, call: Callable[[], object]) -> None:
-        """Call this when the advice is to end."""
+        """Call this function when the advice is asked to end."""
         self._on_stop.append(call)
 
     def check(self) -> None:
-        """Raise StoppedEarly if the advice is to end."""
+        """Raise StoppedEarly if the advice was asked to end."""
         if self.reason is not None:
             raise StoppedEarly
 

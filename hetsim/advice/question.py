@@ -1,4 +1,4 @@
-"""What is asked of `hetsim-advise`: words of hetsim that hold for every candidate, and what these are to be ranked by."""
+"""A question to `hetsim-advise`: the arguments for all candidates, and the goal of the ranking."""
 
 from __future__ import annotations
 
@@ -21,41 +21,41 @@ GOALS = ("target_accuracy", "target_loss")
 DECIDED = ("budget.updates", "budget.seconds", "evaluate_every_epochs", "evaluate_every_seconds", "stop_when_diverged")
 """Keys that the advice sets itself."""
 WORKLOAD = ("workload", "autocast", "partition", "data_root", "download")
-"""Keys of what is trained, which a run for timing only does without."""
+"""Keys of the training, which runs for timing only do not have."""
 BASELINE = "ddp"
-"""Plain DistributedDataParallel: equal batches on all nodes. Gains are over it."""
+"""Plain DistributedDataParallel: equal batches on all nodes. Gains are relative to it."""
 RATES = ("learning_rate", "local_learning_rate")
 
 
 @dataclass(frozen=True)
 class Question:
-    """Words for all candidates, the methods that are candidates, and what they are ranked by: time alone, or time to a goal."""
+    """The arguments for all candidates, the methods to try, and the ranking: by time alone, or by time to a goal."""
 
     words: tuple[str, ...]
     methods: tuple[Method, ...]
     timing: bool = False
     goal: Goal | None = None
-    """None: what plain DDP reaches in the budget of epochs."""
+    """The goal. None: the result of plain DDP in the given number of epochs."""
     config_dir: str | None = None
 
     @cached_property
     def experiment(self) -> Experiment:
-        """Plain DDP, as the words have it. ValueError with one sentence if it makes no experiment."""
+        """The experiment of plain DDP with these arguments. Raises ValueError if they are invalid."""
         return experiment([*self.words, f"method={BASELINE}", "allocation=even", "backend=sim"], self.config_dir)
 
     @cached_property
     def named(self) -> Named | None:
-        """What the catalogue knows of the GPUs that the words name; None if they name none."""
+        """The catalogue's data of the named GPUs; None if no GPU is named."""
         config, _, _ = composed([*self.words, f"method={BASELINE}"], config_dir=None if self.config_dir is None else Path(self.config_dir))
         return named_gpus(config.cluster)
 
     @property
     def gpus(self) -> Mapping[str, tuple[int, ...]]:
-        """The nodes of each GPU that the words name, none if they leave nodes out, which numbers the others anew."""
+        """The nodes of each named GPU; none if the arguments leave nodes out, because the other nodes then get new numbers."""
         return {} if self.named is None or self.typed("cluster.leave_out") else self.named.ranks
 
     def check(self) -> None:
-        """ValueError with one sentence if plain DDP makes no experiment, the goal is of nothing that it learns, or others ask the same."""
+        """Raise ValueError if plain DDP makes no experiment, the goal needs a model, or several processes ask the same question."""
         check_alone("the same candidates", "start one process")
         if self.goal is not None and not self.experiment.workload.has_model:
             raise ValueError(f"workload={self.experiment.workload.name} trains nothing, so it reaches no {self.goal}: ask for timing")
@@ -63,30 +63,30 @@ class Question:
 
     @cached_property
     def epochs(self) -> float:
-        """How much is trained."""
+        """The number of epochs to train."""
         epochs = self.experiment.budget.epochs
         if epochs is None:
             raise ValueError("budget.epochs is null, and an advice is for so much training: give it, such as budget.epochs=20")
         return epochs
 
     def typed(self, key: str) -> bool:
-        """Whether the words choose a group, or set a key: the key itself, or one within it."""
+        """Whether the arguments choose a group or set this key, or a key within it."""
         return any(name == key or name.startswith(f"{key}.") for name in map(key_of, self.words))
 
     @property
     def words_of_timing(self) -> list[str]:
-        """Those that a run without a model has, too; its samples are divided equally, as it has no labels."""
+        """The arguments that also apply to a run without a model. Its samples are divided equally, because they have no labels."""
         kept = [word for word in self.words if key_of(word).split(".")[0] not in WORKLOAD]
         return [*kept, "partition=even"] if self.experiment.data == "owned" else kept
 
 
 def key_of(word: str) -> str:
-    """The key of a word of Hydra."""
+    """The key of a Hydra argument."""
     return word.lstrip("+~").partition("=")[0]
 
 
 def asked(words: Sequence[str], config_dir: str | None) -> Question:
-    """The question that these words ask; ValueError with one sentence if they ask none."""
+    """The question in these arguments. Raises ValueError if they are invalid."""
     words = spelled_out(words)
     timing = TIMING in words
     goals = {key: word.partition("=")[2] for word in words if (key := key_of(word)) in GOALS}

@@ -1,4 +1,4 @@
-"""One run of an advice: composed from words, simulated without a folder, and what a ranking needs of it."""
+"""One run of an advice: composed from arguments, simulated without a folder, with the numbers for the ranking."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ KEPT = (
     *("seconds", "samples_per_second", "updates_per_second", "profile_seconds", "staleness_mean", "idle_share"),
     *("num_workers", "batch_sizes", "diverged"),
 )
-"""The numbers of a summary that are kept, besides each worker's."""
+"""The numbers of a summary that are kept, besides each worker's numbers."""
 
 
 @dataclass(frozen=True)
 class Goal:
-    """What training is to reach: a test accuracy, or a training loss."""
+    """The goal of training: a test accuracy or a training loss."""
 
     accuracy: float | None = None
     loss: float | None = None
@@ -40,21 +40,21 @@ class Goal:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Numbers of a simulated run, its learning curve (seconds, training loss, test accuracy), and how many samples were applied by then."""
+    """The numbers of a simulated run, its learning curve (seconds, training loss, test accuracy), and the applied samples at each point."""
 
     numbers: dict[str, Any]
     curve: tuple[LossPoint, ...]
     applied: tuple[int, ...] = ()
 
     def time_to(self, goal: Goal) -> float | None:
-        """When it first reached the goal, in seconds of the run's own clock and of measuring before it; None if it never did."""
+        """The time to the goal, in seconds of the run's clock and of measurements before it; None if the run never reached it."""
         seconds = time_to(self.curve, accuracy=goal.accuracy, loss=goal.loss)
         return None if seconds is None else seconds + float(self.numbers["profile_seconds"])
 
     def distance_to(self, goal: Goal) -> float:
-        """How far its best point was from the goal, in the goal's own unit; infinite for a run whose loss is no number in the end.
+        """The distance of the run's best point from the goal, in the goal's unit; infinite for a run whose last loss is not finite.
 
-        A large rate may have a high loss until shortly before it is there.
+        With a large rate, the loss may stay high until shortly before the goal.
         """
         if self.last_loss == math.inf:
             return math.inf
@@ -63,7 +63,7 @@ class Outcome:
         return min((point[1] for point in self.curve if point[1] is not None), default=math.inf) - (goal.loss or 0.0)
 
     def seconds_at(self, samples: float) -> float:
-        """The second at which this number of samples had been applied, interpolated between evaluations."""
+        """The second at which this number of samples was applied, interpolated between evaluations."""
         for (before, start), (after, end) in pairwise(zip(self.applied, (point[0] for point in self.curve), strict=True)):
             if before <= samples <= after:
                 return start + (end - start) * (samples - before) / (after - before or 1)
@@ -71,18 +71,18 @@ class Outcome:
 
     @property
     def last_loss(self) -> float:
-        """The training loss at its end; infinite if there is none, or it is no number."""
+        """The last training loss; infinite if it is missing or not finite."""
         loss = self.curve[-1][1] if self.curve else None
         return loss if loss is not None and loss < float("inf") else float("inf")
 
 
 def simulated(words: Sequence[str], config_dir: str | None) -> Outcome:
-    """Simulate what these words describe. ValueError with one sentence if they describe no run, RunFailed if it began and failed."""
+    """Simulate the run of these arguments. Raises ValueError if they are invalid, and RunFailed if the run began and failed."""
     return run(experiment(words, config_dir))
 
 
 def run(made: Experiment) -> Outcome:
-    """The same of an experiment that is made."""
+    """Simulate an experiment, as `simulated` does."""
     points: list[Point] = []
     try:
         summary = Simulation(replace(made, watch=points.append)).run()
@@ -96,7 +96,7 @@ def run(made: Experiment) -> Outcome:
 
 
 def experiment(words: Sequence[str], config_dir: str | None) -> Experiment:
-    """The experiment that these words describe; ValueError with one sentence if they describe none."""
+    """The experiment of these arguments. Raises ValueError if they are invalid."""
     config, _, typed = composed(words, config_dir=None if config_dir is None else Path(config_dir))
     try:
         refuse_unread_rates(config, typed)
@@ -108,7 +108,7 @@ def experiment(words: Sequence[str], config_dir: str | None) -> Experiment:
 
 
 def sizes(words: Sequence[str], config_dir: str | None) -> tuple[int, int]:
-    """Of the workload: how many numbers its weights are, those that a model keeps beside its parameters among them; its samples."""
+    """The length of the workload's weights, including the model's statistics, and its number of samples."""
     made = experiment(words, config_dir)
     task, _ = made.load()
     try:

@@ -1,4 +1,4 @@
-"""How a candidate divides each batch: the samples of each kind of node in a sentence, and the lines that fix them in a script."""
+"""A candidate's split of each batch: the samples of each kind of node in a sentence, and the lines that fix them in a script."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hetsim.cluster.model import Cluster
 from hetsim.policies.allocation.base import proportional
 
 MOST_KINDS = 8
-"""Kinds of nodes that are listed; of more, the smallest and the largest share."""
+"""The maximum number of kinds of nodes to list. For more kinds, only the smallest and the largest share are given."""
 
 
 @dataclass(frozen=True)
@@ -19,15 +19,15 @@ class Split:
     """An unequal split of each batch."""
 
     batch_sizes: tuple[int, ...]
-    """The samples of each node that takes part, in rank order."""
+    """The samples of each participating node, in rank order."""
     sentence: str
-    """The samples of each kind of node."""
+    """A sentence with the samples of each kind of node."""
     script: str | None
-    """Python that fixes the split in a DistributedDataParallel script; None if the method does not train as DDP does."""
+    """Python code that fixes the split in a DistributedDataParallel script; None if the method does not train as DDP does."""
 
 
 def split_of(candidate: Candidate, batch_sizes: Sequence[int], cluster: Cluster, names: Mapping[str, Sequence[int]]) -> Split | None:
-    """The split of a candidate; None if each node takes the same number of samples, up to one.
+    """The split of a candidate; None if all nodes take equally many samples, give or take one.
 
     Args:
         candidate: what was simulated.
@@ -54,7 +54,7 @@ def split_of(candidate: Candidate, batch_sizes: Sequence[int], cluster: Cluster,
 
 
 def _kinds(cluster: Cluster, shares: Mapping[int, int], names: Mapping[str, Sequence[int]]) -> Iterator[str]:
-    """The share of each kind of node: of a GPU by its name, or else of nodes with equal descriptions."""
+    """The share of each kind of node. A kind is a named GPU, or nodes with equal descriptions."""
     left = dict.fromkeys(shares)
     for name, ranks in names.items():
         if some := [rank for rank in ranks if rank in left]:
@@ -73,7 +73,7 @@ def _amount(shares: Mapping[int, int], ranks: Sequence[int]) -> str:
 
 
 def _listed(numbers: Sequence[int]) -> str:
-    """Numbers as Python, equal neighbours together where that is shorter."""
+    """Numbers as Python code. Equal neighbours are combined if that is shorter."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and runs[-1][0] == number:

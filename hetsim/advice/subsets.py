@@ -1,4 +1,4 @@
-"""Which nodes take part: every set of nodes up to those that are interchangeable, or by a rule where these are too many."""
+"""The sets of nodes to try: all sets up to interchangeable nodes, or a selection by rule if these are too many."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from hetsim.cluster.compute_times import interpolated
 from hetsim.cluster.model import Cluster
 
 MOST = 4096
-"""Sets of nodes that are all tried; of more, those of the rule."""
+"""The maximum number of sets of nodes that are all tried. Otherwise the rule selects sets."""
 MOST_CLASSES = 8
-"""Classes of which every union is left out by the rule."""
+"""The maximum number of classes for which the rule leaves out every union."""
 PEERS = 8
-"""Nodes to which a node's way is looked at, to see how slow its link is."""
+"""The number of other nodes to which a node's path is examined, to find slow links."""
 
 LeaveOut = tuple[int, ...]
-"""The ranks of the nodes that take no part."""
+"""The ranks of the nodes that are left out."""
 
 
 @dataclass(frozen=True)
 class Subsets:
-    """What may be left out, nothing first; `num` sets of nodes exist, up to interchangeable ones."""
+    """The sets of nodes to leave out, the empty set first. `num` is the number of all sets, up to interchangeable nodes."""
 
     leave_out: tuple[LeaveOut, ...]
     num: int
 
     @property
     def all(self) -> bool:
-        """Whether every set is among them."""
+        """Whether all sets are included."""
         return len(self.leave_out) == self.num
 
 
 def subsets(cluster: Cluster, *, batch_size: int, nbytes: int) -> Subsets:
-    """The sets of nodes to try: all of them up to interchangeable nodes, if these are at most `MOST`, else those of `by_rule`."""
+    """The sets of nodes to leave out: all of them up to interchangeable nodes, if at most `MOST`, else those of `by_rule`."""
     its = classes(cluster)
     num = math.prod(len(ranks) + 1 for ranks in its) - 1
     if num > MOST:
@@ -53,9 +53,9 @@ def subsets(cluster: Cluster, *, batch_size: int, nbytes: int) -> Subsets:
 
 
 def classes(cluster: Cluster) -> list[list[int]]:
-    """The ranks of interchangeable nodes: of the same description, in the same rack, with the same faults.
+    """Classes of interchangeable nodes, as ranks: nodes with the same description, rack and faults.
 
-    Where the order around a ring matters, nodes of a class are also neighbours.
+    If the order around a ring matters, nodes of a class are also neighbours.
     """
     network = cluster.network
     same_latency = len({node.latency_seconds for node in cluster.nodes}) == 1
@@ -75,9 +75,9 @@ def classes(cluster: Cluster) -> list[list[int]]:
 
 
 def _shapes(cluster: Cluster, its: Sequence[Sequence[int]]) -> Callable[[Sequence[int]], Any]:
-    """By how many nodes of each class take part: what two sets have in common that differ in which of several equal racks is meant.
+    """A function that maps a set of nodes to its shape. Sets of one shape differ only in which of several equal racks they use.
 
-    Not of a rack that contains another or is in one, that `between` names, that has the server, or whose nodes are no neighbours.
+    Racks that contain racks or are in one are not interchanged, nor racks in `between` or with the server, nor racks of scattered nodes.
     """
     network = cluster.network
     racks = [cluster.nodes[ranks[0]].rack for ranks in its]
@@ -107,7 +107,7 @@ def _shapes(cluster: Cluster, its: Sequence[Sequence[int]]) -> Callable[[Sequenc
 
 
 def by_rule(cluster: Cluster, its: Sequence[Sequence[int]], batch_size: int, nbytes: int) -> Iterator[LeaveOut]:
-    """Of very many sets: without the worst by speed, by link and by both, 1, 2, 3, 4, 6, 8, 12 … of them, and without whole classes."""
+    """From very many sets: without the 1, 2, 3, 4, 6, 8, 12 … worst nodes by speed, by link or by both, and without whole classes."""
     num = cluster.num_workers
     share = max(1, batch_size // num)
     peers = range(0, num, -(-num // PEERS))
@@ -136,7 +136,7 @@ def by_rule(cluster: Cluster, its: Sequence[Sequence[int]], batch_size: int, nby
 
 
 def _counts(num: int) -> Iterator[int]:
-    """1, 2, 3, 4, 6, 8, 12, 16 … below `num`, and the number before it."""
+    """1, 2, 3, 4, 6, 8, 12, 16 … below `num`, and `num` − 1."""
     power = 1
     while power < num:
         yield power
@@ -148,7 +148,7 @@ def _counts(num: int) -> Iterator[int]:
 
 
 def neighbours(left_out: LeaveOut, its: Iterable[Sequence[int]]) -> Iterator[LeaveOut]:
-    """The sets with one node of a class less, and with one more."""
+    """The sets with one node of a class less, and the sets with one more."""
     gone = set(left_out)
     for ranks in its:
         there = [rank for rank in ranks if rank not in gone]

@@ -1,4 +1,4 @@
-"""An advice in words: a table, what to run, and what the numbers do not say."""
+"""An advice as text: a table, the commands to run, and remarks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Cells = tuple[list[str], list[list[str]]]
 
 
 def text(found: Advice) -> str:
-    """For the terminal: what to do, the decision, all methods, and what the numbers do not say."""
+    """The text for the terminal: the recommendation, the decision, all methods, and remarks."""
     head = f"{found.cluster}, {found.workload}: seconds to {found.what}, by {found.num_runs} simulated runs"
     stopped = [f"stopped {found.stopped}: this is the best so far"] if found.stopped else []
     split = [found.split.sentence] if found.split else []
@@ -23,14 +23,14 @@ def text(found: Advice) -> str:
 
 
 def _decision(found: Advice) -> Iterator[str]:
-    """The choices that people have, each as a line."""
+    """The choices, one line each."""
     yield from _aligned(*decision(found))
     if found.goal is None and found.faster_still is not None:
         yield "The last one is fastest by time alone: it takes other steps than DDP, so the loss may fall more slowly. " + found.more
 
 
 def decision(found: Advice) -> Cells:
-    """The choices that people have, as a table: plain DDP, what trains as it does, and the fastest."""
+    """The choices as a table: plain DDP, the best that trains as DDP does, and the fastest."""
     per_epoch = found.goal is None
     costs = any(row.cost is not None for row in (*found.rows, found.baseline))
     rows = [("today: plain DDP on all nodes", found.baseline)]
@@ -50,7 +50,7 @@ def decision(found: Advice) -> Cells:
 
 
 def ranking(found: Advice) -> Cells:
-    """All candidates that are reported, the best first, and plain DDP, as a table."""
+    """All reported candidates, the best first, and plain DDP, as a table."""
     costs = any(row.cost is not None for row in (*found.rows, found.baseline))
     heads = ["", "method", "seconds", "gain", *(["cost"] if costs else []), "why"]
     rows = [[str(rank), *_cells(row, costs)] for rank, row in enumerate(found.rows, start=1)]
@@ -74,7 +74,7 @@ def _cells(row: Row, costs: bool) -> list[str]:
 
 
 def remarks(found: Advice) -> Iterator[str]:
-    """What the tables do not say, and the commands that run the recommended and the fastest candidate."""
+    """Remarks that the tables do not contain, and the commands that run the recommended and the fastest candidate."""
     if found.best.seconds.mean is None:
         yield f"nothing reached {found.goal} in all its runs, in twice the time of {formatted(found.epochs)} epochs of plain DDP: " + (
             "ask for less, or for more epochs by budget.epochs"

@@ -1,6 +1,6 @@
-"""How long each candidate takes for the same samples, without training: every method and split, and every set of nodes that may be faster.
+"""Time candidates for the same samples, without training: every method and split, and every set of nodes that may be faster.
 
-A set of nodes is not simulated if its bound (`bounds`) is above a time that was found: so each search ends at the fastest of its pool.
+A set of nodes is not simulated if its bound (`bounds`) is above a known time. So each search finds the fastest candidate of its pool.
 """
 
 from __future__ import annotations
@@ -25,66 +25,66 @@ from hetsim.workloads.task import BYTES
 STEPS = 20_000
 """The number of gradients of a simulated run, which has 20 to 300 global batches."""
 QUICK = 60
-"""Global batches of a run without noise, whose steps soon repeat."""
+"""The number of global batches of a run without noise, whose steps soon repeat."""
 SEEDS = 3
-"""Of the runs that are reported; one tells which these are."""
+"""The number of seeds for reported candidates. One seed is enough to select them."""
 POINTS = 50
-"""Evaluations, which tell how far a run has come."""
+"""The number of evaluations, which record a run's progress."""
 BEFORE_THE_END = 0.9
-"""The share of a run from which its rate is taken."""
+"""The fraction of a run after which its rate is measured."""
 SLACK = 0.002
-"""A set of nodes is simulated if by its bound it may save more than this share of the best time of its pool."""
+"""A set of nodes is simulated if its bound is lower than its pool's best time by more than this fraction."""
 AT_ONCE = 4
-"""Sets of nodes that are simulated before the best time is looked at again."""
+"""The number of sets of nodes that are simulated before the best time is checked again."""
 MOST_RUNS = 400
-"""Simulated sets of nodes of a pool."""
+"""The maximum number of simulated sets of nodes for each pool."""
 SPLIT_EACH = 4
-"""Runs that are expected of a method, with other splits; about as many are on fewer nodes."""
+"""The expected number of runs of each method with other splits. About as many runs use fewer nodes."""
 STEPS_DOWN = 20
-"""Nodes that are left out or taken back one after the other, where not every set of nodes is looked at."""
+"""The maximum number of steps that leave out or take back a node, if not every set of nodes is tried."""
 NEAREST = 8
-"""Sets with a node less or more that are simulated each time."""
+"""The number of sets with one node less or more that are simulated in each step."""
 
 
 @dataclass(frozen=True)
 class Timed:
-    """A candidate, and the seconds that the whole training takes in each run."""
+    """A candidate, and the seconds of the whole training in each run."""
 
     candidate: Candidate
     seconds: tuple[float, ...]
     outcome: Outcome
     timing: str = ""
-    """What the seconds depend on, besides the nodes: the same for candidates that take the same time."""
+    """The properties on which the seconds depend, besides the nodes. Candidates with equal `timing` take the same time."""
 
     @property
     def mean(self) -> float:
-        """The geometric mean."""
+        """The geometric mean of the seconds."""
         return math.exp(math.fsum(map(math.log, self.seconds)) / len(self.seconds))
 
 
 @dataclass
 class Timing:
-    """The times of candidates on one cluster, and why some have none."""
+    """The times of candidates on one cluster, and the reasons for missing times."""
 
     question: Question
     processes: Processes
     sizes: tuple[int, int]
-    """The numbers of the weights, and the samples of the training data."""
+    """The length of the weights, and the number of training samples."""
     refused: dict[str, str] = field(default_factory=dict)
-    """By candidate, the sentence of what it cannot run with."""
+    """By candidate, the error of its run."""
     found: dict[Candidate, Timed] = field(default_factory=dict)
-    """All that was timed, by a run each."""
+    """All candidates that were timed, with one run each."""
     left: list[str] = field(default_factory=list)
-    """Sentences of what was not looked at."""
+    """Sentences on candidates that were not tried."""
 
     @property
     def seeds(self) -> int:
-        """How many runs tell a time that is reported: one for GPUs of the catalogue without noise of the user's own."""
+        """The number of runs for a reported time: one for GPUs of the catalogue without the user's own noise."""
         nodes = self.question.experiment.cluster.nodes
         return 1 if self.question.named is not None and not any(node.noise or node.slow_spells for node in nodes) else SEEDS
 
     def baseline(self) -> Timed:
-        """Equal batches. ValueError with one sentence if they cannot be simulated."""
+        """The time of equal batches. Raises ValueError if they cannot be simulated."""
         first = baseline()
         found = self.times([first], seeds=self.seeds)
         if not found:
@@ -92,7 +92,7 @@ class Timing:
         return found[0]
 
     def search(self) -> list[Timed]:
-        """The candidates that were timed, the fastest first, by a run each: all that were before it was stopped."""
+        """All candidates that were timed before the search was stopped, the fastest first, with one run each."""
         self.processes.progress.begin("timing", 2 * SPLIT_EACH * len(self.question.methods))
         with suppress(StoppedEarly):
             found = self._once(map(Candidate, self.question.methods))  # as published
@@ -102,7 +102,7 @@ class Timing:
         return ranked([each for each in self.found.values() if each.candidate.method in self.question.methods])
 
     def _on_fewer(self, found: Sequence[Timed]) -> None:
-        """Time sets of nodes: of the baseline, of all that train alike, and of each family of methods."""
+        """Time sets of nodes: for the baseline, for all candidates that train alike, and for each family of methods."""
         made = self.question.experiment
         sets = subsets(made.cluster, batch_size=made.batch_size, nbytes=self.sizes[0] * BYTES[made.dtype])
         if not sets.all:
@@ -126,7 +126,7 @@ class Timing:
         self._share(found)
 
     def _share(self, found: Sequence[Timed]) -> None:
-        """Give the times on fewer nodes to all that take the same time as the one that was simulated."""
+        """Copy the times on fewer nodes to all candidates that take the same time as the simulated one."""
         for its in [each for each in self.found.values() if each.candidate.leave_out]:
             for twin in found:
                 if twin.timing == its.timing:
@@ -134,7 +134,7 @@ class Timing:
                     self.found.setdefault(candidate, replace(its, candidate=candidate))
 
     def _fastest(self, name: str, pool: Sequence[Timed], sets: Subsets) -> Timed:
-        """The fastest of the pool on any of the sets of nodes."""
+        """The fastest candidate of the pool on any of the sets of nodes."""
         smaller = [out for out in sets.leave_out if out]
         words = self._words()
         bounds = self.processes.least_seconds(words, [_run(each.candidate) for each in pool], smaller)
@@ -154,7 +154,7 @@ class Timing:
         return best if sets.all and num < MOST_RUNS else self._descended(best)
 
     def _descended(self, best: Timed) -> Timed:
-        """From this set of nodes on, a node less or more as long as that is faster: each time those of the lowest bounds are simulated."""
+        """Leave out or take back nodes while that is faster. Each step simulates the sets with the lowest bounds."""
         its = classes(self.question.experiment.cluster)
         for _ in range(STEPS_DOWN):
             near = list(neighbours(best.candidate.leave_out, its))
@@ -168,18 +168,18 @@ class Timing:
         return best
 
     def _may_save(self, bound: float, best: Timed) -> bool:
-        """Whether a set of nodes with this bound may be faster. Where nodes may be absent or links change, bounds only order."""
+        """Whether a set of nodes with this bound may be faster. If nodes may be absent or links change, bounds only set the order."""
         cluster = self.question.experiment.cluster
         network = cluster.network
         changing = changes([*cluster.nodes, cluster.server, *network.racks.values(), *network.between.values()])
         return bool(cluster.faults.nodes) or changing or bound < (1 - SLACK) * best.mean
 
     def _total(self, per_sample: float) -> float:
-        """Seconds of the whole training."""
+        """The seconds of the whole training."""
         return self.question.epochs * self.sizes[1] * per_sample
 
     def _once(self, candidates: Iterable[Candidate]) -> list[Timed]:
-        """By one run each, or as they were timed before."""
+        """The times of these candidates with one run each, from earlier runs where possible."""
         listed = list(dict.fromkeys(candidates))
         for each in self.times([candidate for candidate in listed if candidate not in self.found]):
             self.found[each.candidate] = each
@@ -187,7 +187,7 @@ class Timing:
         return [self.found[candidate] for candidate in listed if candidate in self.found]
 
     def times(self, candidates: Iterable[Candidate], *, seeds: int = 1, slower: Sequence[tuple[int, float]] = ()) -> list[Timed]:
-        """The candidates that can be simulated, with this number of runs each, on nodes slowed down by a factor."""
+        """The times of the candidates that can be simulated, with one run for each seed. `slower` slows nodes down by factors."""
         listed = list(candidates)
         runs = [(method, replace(its, seed=seed, slower=tuple(slower))) for method, its in map(_run, listed) for seed in range(seeds)]
         found = self.processes.time_all(self._words(), runs)
@@ -204,13 +204,13 @@ class Timing:
         return timed
 
     def _seconds(self, outcome: Outcome) -> float:
-        """Of the whole training, by a shorter one, whose end takes as long: there the fast wait for what the slow have begun."""
+        """The seconds of the whole training, from the end of a shorter run, in which fast nodes wait for slow nodes' unfinished work."""
         steady, whole = outcome.seconds_at(BEFORE_THE_END * outcome.applied[-1]) / BEFORE_THE_END, float(outcome.numbers["seconds"])
         longer = self.question.epochs * self.sizes[1] / outcome.applied[-1]
         return longer * steady + (whole - steady) + float(outcome.numbers["profile_seconds"])
 
     def _words(self) -> list[str]:
-        """As many epochs as will be trained, of a data set that is smaller where these would be many steps: as some split by the epoch."""
+        """The budget: as many epochs as will be trained, of a smaller data set if these are many steps. Some methods split by epoch."""
         made, epochs = self.question.experiment, self.question.epochs
         batches = min(300 if self.seeds > 1 else QUICK, max(20, STEPS // made.num_workers))
         samples = min(self.sizes[1], max(made.batch_size, math.ceil(batches * made.batch_size / epochs)))
@@ -226,7 +226,7 @@ def _run(candidate: Candidate) -> tuple[str, Variant]:
 
 
 def _representatives(found: Sequence[Timed]) -> list[Timed]:
-    """One of those that take the same time on any nodes and train alike: the first with the shortest name."""
+    """One candidate of each set that trains alike and takes the same time on any nodes: the first one with the shortest name."""
     first: dict[tuple[str, bool], Timed] = {}
     for each in sorted(found, key=lambda each: (each.candidate.allocation is not None, each.candidate.label)):
         first.setdefault((each.timing, each.candidate.synchronous), each)
@@ -234,5 +234,5 @@ def _representatives(found: Sequence[Timed]) -> list[Timed]:
 
 
 def ranked(timed: Sequence[Timed]) -> list[Timed]:
-    """The fastest first."""
+    """The candidates, the fastest first."""
     return sorted(timed, key=lambda each: each.mean)

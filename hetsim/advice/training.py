@@ -1,7 +1,7 @@
-"""Which candidates reach the goal first: rounds of training in virtual time, each of fewer candidates, for longer, on more seeds.
+"""Find the candidates that reach the goal first, by rounds of training in virtual time with ever fewer candidates and more seeds.
 
 Successive halving (Jamieson and Talwalkar 2016, arXiv 1502.07943) over candidates and learning rates. With T, the time that plain DDP
-takes, a round takes T/8, then T/4, then T. The reported candidates are trained again, on seeds that had no part in the choice.
+takes, a round takes T/8, then T/4, then T. The reported candidates are trained again, on seeds that were not used for the choice.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from hetsim.advice.question import Question
 from hetsim.advice.simulated import Goal, Outcome
 
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
-"""Of a method's learning rates."""
+"""The factors on a method's learning rates."""
 BETWEEN = (0.7, 1.0, 1.4)
-"""Of the rate that was found, in the round of the whole time."""
+"""The factors on the best rate so far, in the last round."""
 SEEDS = 3
 FRESH_SEEDS = 10
 FIRST_FRESH = 1000
-"""The seeds on which what is reported is trained begin so far behind the config's."""
+"""The offset of the fresh seeds, on which reported candidates are trained, from the config's seeds."""
 UNITS = 200
-"""Runs of the whole time that an advice is expected to take, for the bar alone."""
+"""The expected number of full-length runs of an advice. Only the progress bar uses it."""
 POINTS = 100
-"""Evaluations in the time of plain DDP."""
+"""The number of evaluations in plain DDP's time."""
 SLACK = 1.25
-"""The goal where none is given: a test error (or loss) so many times the lowest that plain DDP reaches."""
+"""The default goal is a test error (or loss) of this factor times plain DDP's lowest."""
 
 
 @dataclass(frozen=True)
 class Round:
-    """A share of the time of plain DDP, how many seeds, and how many candidates are left after it, rates counted apart."""
+    """A round: its share of plain DDP's time, its number of seeds, and how many candidates remain after it. Each rate counts separately."""
 
     share: float
     seeds: int
@@ -46,7 +46,7 @@ REPORTED = 4
 
 @dataclass(frozen=True)
 class Trained:
-    """A candidate, the seeds that it was trained on, and what became of each run."""
+    """A candidate, its seeds, and the outcome of each run."""
 
     candidate: Candidate
     seeds: tuple[int, ...]
@@ -54,13 +54,13 @@ class Trained:
     profile_seconds: float = 0.0
 
     def times(self, goal: Goal) -> list[float | None]:
-        """Seconds to the goal in each run; None where it was not reached."""
+        """The seconds to the goal in each run; None if the run did not reach it."""
         return [outcome.time_to(goal) for outcome in self.outcomes]
 
     def key(self, goal: Goal | None) -> tuple[float, ...]:
-        """By which the better of two comes first.
+        """A sort key, the better candidate first.
 
-        How often it missed the goal, the mean time to it; how far from it the runs were at best; their mean loss at the end.
+        It contains the number of missed goals, the mean time to the goal, the runs' least distance from it, and their mean last loss.
         """
         times = self.times(goal) if goal is not None else []
         reached = [time for time in times if time is not None]
@@ -81,12 +81,12 @@ class Training:
     """The seconds in which plain DDP reaches the goal."""
     refused: dict[str, str] = field(default_factory=dict)
     found: dict[Candidate, Trained] = field(default_factory=dict)
-    """What became of each candidate the last time that it was trained."""
+    """The latest training of each candidate."""
 
     def baseline(self) -> Candidate:
-        """Plain DDP at its best rate; sets the goal, where none is given, and the time that it takes.
+        """Plain DDP at its best rate. This sets the time, and the goal if none is given.
 
-        ValueError with one sentence if it cannot be trained, or has nothing that a goal could be of.
+        Raises ValueError if plain DDP cannot be trained, or has neither an accuracy nor a loss.
         """
         question, epochs = self.question, self.question.epochs
         self.processes.progress.begin("training", UNITS)
@@ -102,7 +102,7 @@ class Training:
         return best.candidate
 
     def search(self, candidates: Sequence[Candidate]) -> list[Candidate]:
-        """The best few at the best rates that were found, a method with a split and nodes once; the best first."""
+        """The best few candidates at their best rates, the best first. Each combination of method, split and nodes occurs once."""
         left = [each.at(factor) for each in candidates for factor in self._factors()]
         for number, each in enumerate(ROUNDS, start=1):
             self.tell(f"training {len(left)} candidates with their rates for {100 * each.share:g} % of the time")
@@ -116,7 +116,7 @@ class Training:
         return [one.candidate for one in _at_most(tried, 1)][:REPORTED]
 
     def fresh(self, candidates: Sequence[Candidate]) -> list[Trained]:
-        """The candidates on seeds that chose nothing; twice the time of plain DDP, so that what is a little late has a time, too."""
+        """Train the candidates on fresh seeds, for twice plain DDP's time, so that slightly late candidates get a time, too."""
         return self._for(candidates, 2.0, tuple(FIRST_FRESH + seed for seed in self._seeds(FRESH_SEEDS)))
 
     def _for(self, candidates: Sequence[Candidate], share: float, seeds: tuple[int, ...]) -> list[Trained]:
@@ -127,7 +127,7 @@ class Training:
         return self._trained(candidates, often, seeds, share)
 
     def _trained(self, candidates: Sequence[Candidate], more: Sequence[str], seeds: tuple[int, ...], share: float = 1.0) -> list[Trained]:
-        """Those that can be trained."""
+        """Train those candidates that can be trained."""
         always = ("backend=sim", "trace=none", "pictures=false", *more)
         runs = [
             [*self.question.words, *each.words(rates=len(self._factors()) > 1), *always, f"seed={seed}"]
@@ -148,7 +148,7 @@ class Training:
         return trained
 
     def so_far(self) -> list[Candidate]:
-        """The best few of all that were trained until now, each at its best rate."""
+        """The best few candidates so far, each at its best rate."""
         tried = sorted(self.found.values(), key=lambda one: one.key(self.goal))
         return [one.candidate for one in _at_most(tried, 1)][:REPORTED]
 
@@ -156,12 +156,12 @@ class Training:
         return tuple(self.question.experiment.seed + number for number in range(count))
 
     def _factors(self) -> tuple[float, ...]:
-        """Of the rates; a rate that is typed is not searched."""
+        """The factors on rates. A rate that the user typed is not searched."""
         return (1.0,) if self.question.typed("learning_rate") or self.question.typed("local_learning_rate") else FACTORS
 
 
 def reachable(baseline: Trained) -> Goal:
-    """The goal that each of these runs reaches: 1.25 times the highest of their lowest test errors, or of their lowest losses."""
+    """The goal that all these runs reach: 1.25 times the highest of their lowest test errors, or of their lowest losses."""
     accuracies = [max((point[2] for point in one.curve if point[2] is not None), default=None) for one in baseline.outcomes]
     known = [accuracy for accuracy in accuracies if accuracy is not None]
     if len(known) == len(accuracies):
@@ -182,7 +182,7 @@ def _hardness(goal: Goal) -> float:
 
 
 def _at_most(tried: Sequence[Trained], times: int) -> list[Trained]:
-    """These, without a method with the same split and nodes at more rates than that."""
+    """The first `times` of these for each combination of method, split and nodes, which may occur with several rates."""
     counts: dict[str, int] = {}
     kept = []
     for one in tried:

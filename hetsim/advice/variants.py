@@ -1,4 +1,4 @@
-"""Experiments that differ in split, nodes and seed, made of one that was composed: to compose takes longer than to simulate."""
+"""Variants of a composed experiment in split, nodes and seed, because composing takes longer than simulating."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from hetsim.cluster.model import Cluster, Node
 from hetsim.runtime.experiment import Experiment
 
 NO_TIME = ("weighting", "discount", "compensation")
-"""Policies that only decide what is computed, so a phantom takes the same time with any of them."""
+"""Policies that only change what is computed, so they do not change a phantom's time."""
 
 
 @dataclass(frozen=True)
 class Variant:
-    """What differs from the composed experiment: the split, the nodes that are left out, and a number added to the seed."""
+    """The differences from the composed experiment: the split, the nodes that are left out, and a number added to the seed."""
 
     split: str | None = None
     per_sample: bool = False
-    """Whether gradients are weighted by their samples."""
+    """Whether gradients are weighted by samples."""
     leave_out: LeaveOut = ()
     seed: int = 0
     slower: tuple[tuple[int, float], ...] = ()
-    """Ranks, and the factor by which their gradients take longer."""
+    """Ranks, and the factors by which their gradients take longer."""
 
 
 def _slowed(cluster: Cluster, factors: Mapping[int, float]) -> Cluster:
-    """The cluster in which the nodes of these ranks take this factor longer. The nodes have tables of times."""
+    """The cluster with the nodes of these ranks slowed down by these factors. The nodes have tables of times."""
 
     def slowed(node: Node, factor: float) -> Node:
         return replace(node, table=tuple((samples, factor * seconds) for samples, seconds in node.table))
@@ -45,7 +45,7 @@ def _slowed(cluster: Cluster, factors: Mapping[int, float]) -> Cluster:
 
 
 def varied(words: Sequence[str], method: str, its: Variant, config_dir: str | None) -> Experiment:
-    """The experiment of these words, with this method and this variant. ValueError with one sentence if there is none."""
+    """The experiment of these arguments, with this method and this variant. Raises ValueError if they are invalid."""
     made = _composed((*words, f"method={method}"), config_dir)
     coordination = made.coordination
     if its.split is not None:
@@ -64,13 +64,13 @@ def _composed(words: tuple[str, ...], config_dir: str | None) -> Experiment:
 
 
 def timed(words: Sequence[str], method: str, its: Variant, config_dir: str | None) -> tuple[Outcome, str]:
-    """What became of a variant that was simulated, and a text that is the same for variants that take the same time."""
+    """Simulate a variant. Returns the outcome, and a text that is equal for variants with equal times."""
     made = varied(words, method, its, config_dir)
     return run(made), timing_of(made)
 
 
 def timing_of(made: Experiment) -> str:
-    """All of a method on which the time of a phantom depends."""
+    """The properties of a method on which a phantom's time depends."""
     policies = {each.name: getattr(made.coordination, each.name) for each in fields(made.coordination) if each.name not in NO_TIME}
     return repr((type(made.coordination).__name__, policies, made.local_optimizer is None, made.regional_optimizer is None))
 
@@ -83,7 +83,7 @@ def _bounds(words: tuple[str, ...], config_dir: str | None) -> Bounds:
 
 
 def least_seconds(words: Sequence[str], method: str, its: Variant, subsets: Sequence[LeaveOut], config_dir: str | None) -> list[float]:
-    """By set of nodes, the least seconds that a sample takes."""
+    """For each set of nodes, the lower bound of a sample's seconds."""
     bounds = _bounds(tuple(words), config_dir)
     made = varied(words, method, its, config_dir)
     return [bounds.least_seconds(made, leave_out) for leave_out in subsets]

@@ -1,4 +1,4 @@
-"""Whether a recommendation holds within the intervals of estimated GPUs."""
+"""Check whether a recommendation holds within the intervals of estimated GPUs."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from hetsim.catalogue.times import Times
 from hetsim.config.named_gpus import Named
 
 CLEARLY = 0.99
-"""Another choice is better if it takes at most this share of the recommendation's time."""
+"""Another choice is better if it takes at most this fraction of the recommendation's time."""
 LOOKED_AT = 12
-"""Choices that are timed again at each end of the intervals: the fastest on each set of nodes."""
+"""The number of choices that are timed again at each end of the intervals: the fastest on each set of nodes."""
 
 
 def intervals(named: Named | None, timing: Timing, even: Candidate, timed: Sequence[Timed]) -> Iterator[str]:
-    """Sentences: how the seconds of each named GPU are known, and whether the first choice is the best at both ends of the intervals."""
+    """Sentences on how each named GPU's time is known, and whether the first choice is the best at both ends of the intervals."""
     if named is None:
         return
     yield from map(str, named.times.values())
@@ -50,7 +50,7 @@ def intervals(named: Named | None, timing: Timing, even: Candidate, timed: Seque
 
 
 def _pool(alike: Sequence[Candidate], named: Named, unsure: Mapping[str, Times]) -> list[Candidate]:
-    """The fastest on each set of nodes, and the first choice with and without all GPUs of each estimated name."""
+    """The fastest candidate on each set of nodes, and the first choice with and without all GPUs of each estimated name."""
     fastest: dict[tuple[int, ...], Candidate] = {}
     for each in alike:
         fastest.setdefault(each.leave_out, each)
@@ -65,7 +65,7 @@ def _pool(alike: Sequence[Candidate], named: Named, unsure: Mapping[str, Times])
 
 
 def _ends(named: Named, unsure: Mapping[str, Times]) -> Iterator[tuple[list[tuple[int, float]], str]]:
-    """Each estimated GPU slower and faster by its error, the others as they are; and what that is in words."""
+    """Both ends of each interval: one estimated GPU slower or faster by its error, all others unchanged, and a description."""
     for name, its in unsure.items():
         for factor in (1 + its.error, 1 / (1 + its.error)):
             yield [(rank, factor) for rank in named.ranks[name]], f"{name} takes {factor:.3g} times as long"
