@@ -1,1 +1,1 @@
-"""From real machines to a cluster that both backends read: what is measured, what is fitted to it, and how far that is off."""
+"""Make a cluster for both backends from real machines: measurements, fits, and their errors."""

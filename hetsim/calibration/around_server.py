@@ -1,4 +1,4 @@
-"""What is measured with a server: messages to it and back, from one worker and from all, and its steps of the optimizer."""
+"""Measurements with a server: messages to it and back, from one worker and from all workers, and its optimizer steps."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from hetsim.vector import Vector
 
 @dataclass(frozen=True, kw_only=True)
 class AroundServer(Measurement):
-    """With a server: messages to it and back, from one worker alone and from all, and its steps of the optimizer."""
+    """Measurements with a server: messages to it and back, from one worker and from all workers, and its optimizer steps."""
 
     needs_server: ClassVar[bool] = True
 
@@ -64,7 +64,7 @@ class AroundServer(Measurement):
                 yield self.begin_at_once(node, weights) if node.rank in self.at_once else nothing()
 
     def served_in_training(self, node: Node, weights: Vector, samples: int, kind: str, readings: list[Reading]) -> Program[None]:
-        """A worker's pushes and pulls."""
+        """The pushes and pulls of a worker in training."""
 
         def exchange() -> Program[None]:
             yield from Send(node.server, weights)
@@ -74,7 +74,7 @@ class AroundServer(Measurement):
         yield from Send(node.server)
 
     def serves_in_training(self, node: Node, weights: Vector, kind: str, readings: list[Reading]) -> Program[None]:
-        """What `served_in_training` asks: an update for each push, or for those of all workers that have not ended."""
+        """The server's part of `served_in_training`: an update for each push, or for the pushes of all workers that have not ended."""
         num_asking, pushed = node.num_workers, []
         while num_asking:
             message = yield from Receive()
@@ -89,14 +89,14 @@ class AroundServer(Measurement):
                 pushed.clear()
 
     def begin_at_once(self, node: Node, payload: Vector) -> Program[None]:
-        """A message whenever the server says so, and another that comes back."""
+        """Send a message whenever the server asks for it, and receive one back."""
         while (yield from Receive(node.server)).more:
             yield from Send(node.server, payload)
             yield from Receive(node.server)
             yield from Send(node.server)
 
     def begun_at_once(self, payload: Vector, readings: list[Reading]) -> Program[None]:
-        """What `begin_at_once` waits for, and how long the messages of all took, there and back; in place of a size is the rank."""
+        """The server's part of `begin_at_once`. It measures all messages, there and back. The readings have the rank as size."""
         rounds, began = 0, time.perf_counter()
         while rounds < MIN_AT_ONCE or time.perf_counter() - began < self.seconds:
             for kind in (PUSH, PULL):
@@ -114,7 +114,7 @@ class AroundServer(Measurement):
             yield from Send(rank, more=False)
 
     def round_trips(self, node: Node, payload: Vector, readings: list[Reading], kind: str) -> Program[None]:
-        """Messages to the server that it sends back, one after the other, in several readings; half the time of both counts as one."""
+        """Messages to the server and back, one by one, in several readings. Half the round trip counts as one message."""
         seconds = self.seconds / len(PARTS_OF_MODEL) / node.num_workers / NUM_READINGS
         for _ in range(NUM_READINGS):
             count, before = 0, self.now()
@@ -126,7 +126,7 @@ class AroundServer(Measurement):
         yield from Send(node.server)
 
     def echoes(self, num_asking: int, payload: Vector, readings: list[Reading], kind: str) -> Program[None]:
-        """Send each message back to where it came from, until all that ask have ended."""
+        """Send each message back to its sender, until all `num_asking` senders have ended."""
         count, before = 0, self.now()
         while num_asking:
             message = yield from Receive()

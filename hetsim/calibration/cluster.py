@@ -1,4 +1,4 @@
-"""The cluster that was measured, as a config: what was given of it, with fitted times in place of the described ones."""
+"""Make the config of the measured cluster: the given keys, with fitted times instead of described ones."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ from hetsim.cluster.model import Cluster, Node, Server
 
 LINKS = ("uplink_bytes_per_second", "downlink_bytes_per_second")
 FASTEST = 1e12
-"""Bytes per second, where a larger message takes no longer than its work at both ends."""
+"""The bytes per second if a larger message does not take longer than its work at both ends."""
 
 
 @dataclass(frozen=True)
 class Calibrated:
-    """A calibrated cluster, and how well its parts predict what they were not fitted to."""
+    """A calibrated cluster, and the errors of its parts' predictions."""
 
     config: dict[str, Any]
     steps: list[Steps]
-    """Of each worker."""
+    """The fitted times of each worker."""
     service: Noise | None = None
-    """Of the server's updates, if there is one."""
+    """The noise of the server's updates; None without a server."""
     laws: dict[str, Noise] = field(default_factory=dict)
-    """By the files that the config names for them."""
+    """The measured noise, by the name of its file."""
     doubts: Sequence[str] = ()
-    """Why its times are not trustworthy, a clause for each node and reason."""
+    """Reasons not to trust the times, a clause for each node and reason."""
     tried: Mapping[str, float] = field(default_factory=dict)
-    """By method, the signed relative error of its predicted updates per second, by a real run right after."""
+    """By method, the signed relative error of its predicted updates per second, from a real run right after."""
     ordinary: Sequence[int] = ()
     """The ranks whose systems refuse real-time priority to threads that move messages."""
 
     @property
     def refused(self) -> str | None:
-        """A sentence about such systems; None if there are none."""
+        """A warning about such systems; None without any."""
         if not self.ordinary:
             return None
         ranks = f"rank{'s' * (len(self.ordinary) > 1)} {', '.join(map(str, self.ordinary))}"
@@ -52,12 +52,12 @@ class Calibrated:
 
     @property
     def error(self) -> float:
-        """The mean relative error of what was tried; of gradients if nothing was."""
+        """The mean relative error of the tried methods, or of gradients if no method was tried."""
         return fmean(map(abs, self.tried.values())) if self.tried else self.error_of_gradients
 
     @property
     def error_of_gradients(self) -> float:
-        """The mean relative error of gradients' times at the batch sizes that were held out, over all nodes."""
+        """The mean relative error of gradients' times at the held-out batch sizes, over all nodes."""
         return fmean(steps.error for steps in self.steps)
 
 
@@ -74,7 +74,7 @@ def calibrated(
     widths: Sequence[int] | None = None,
     balance: Callable[[Measured, Sequence[int], Host], float] = lambda *_: 0.0,
 ) -> Calibrated:
-    """The cluster of these readings: those among workers, around a server, or both; and, where there are, those without hetsim's caps.
+    """Fit the cluster to these readings: among workers, around a server, or both, and possibly without hetsim's caps.
 
     Args:
         fitted: the batch sizes of each worker to which its times are fitted.
@@ -136,12 +136,12 @@ def calibrated(
 
 
 def ends_of(num_workers: int) -> list[str]:
-    """What the files for measured noise are called after: each node, and the server."""
+    """The parts of the names of noise files: each node, and the server."""
     return [*(f"node{rank}" for rank in range(num_workers)), "server"]
 
 
 def _after_exchanges(measured: Measured, rank: int, steps: Steps, speeds: Sequence[float], width: int) -> Iterator[tuple[float, float]]:
-    """Of each gradient in training, the pause before it, and how much longer it took than one right after another, beside as many."""
+    """For each gradient in training: the pause before it, and its extra time over a gradient right after another, beside as many others."""
     idle = 1.0
     for other, process in enumerate(measured.processes):
         if other != rank and process.machine == measured.processes[rank].machine:
@@ -158,7 +158,7 @@ def _after_exchanges(measured: Measured, rank: int, steps: Steps, speeds: Sequen
 
 
 def _busy(measured: Measured, rank: int) -> float:
-    """The part of the time in training in which a rank's gradients have a core; 0 for a server."""
+    """The fraction of the time in training in which a rank's gradients have a core; 0 for a server."""
     gradients, exchanges = measured.of(rank, "in training"), measured.of(rank, AT_OWN_PACE, IN_STEP)
     if not gradients or not exchanges:
         return 0.0
@@ -167,12 +167,12 @@ def _busy(measured: Measured, rank: int) -> float:
 
 
 def _updates(measured: Measured, rank: int) -> list[float]:
-    """CPU-seconds of steps of the optimizer, those in training if there are any."""
+    """The CPU-seconds of optimizer steps: in training, if there are any."""
     return [reading.cpu_seconds for reading in measured.of(rank, "update in training") or measured.of(rank, "update")]
 
 
 def _kept(end: Node | Server) -> dict[str, Any]:
-    """What is described of a node or a server, and not measured."""
+    """The keys of a node or a server that are described and not measured."""
     keys = ("max_samples", "rack", "device", *LINKS, "half_duplex")
     return {key: value for key in keys if (value := getattr(end, key, None)) not in (None, False)}
 
@@ -199,7 +199,7 @@ def _hosts(
     *,
     capped_by_hetsim: bool,
 ) -> dict[float, dict[str, Any]]:
-    """Each machine's cores, and how fast they are while several are busy, where workers of one machine were measured at the same time."""
+    """The cores of each machine, and their speeds while several are busy, if workers of one machine were measured at the same time."""
     hosts: dict[float, dict[str, Any]] = {}
     for machine in dict.fromkeys(process.machine for process in processes):
         ranks = [rank for rank in range(given.num_workers) if processes[rank].machine == machine]
@@ -233,7 +233,7 @@ def _tick(processes: Sequence[Process], machine: float) -> dict[str, float]:
 
 
 def _network(given: Cluster, among: Measured | None, around: Measured | None, *, capped: Measured | None = None) -> dict[str, Any]:
-    """Latency, rate and CPU work of messages, and of all-reduces among workers that hetsim does not cap; links and racks as given."""
+    """Latency, rate and CPU work of messages, and of all-reduces among workers without hetsim's caps. Links and racks are unchanged."""
     network: dict[str, Any] = {"latency_seconds": 0.0, "bytes_per_second": FASTEST, "sharing": given.network.sharing}
     cpu: dict[str, float] = {}
     ranks = range(given.num_workers)
@@ -277,10 +277,10 @@ def _network(given: Cluster, among: Measured | None, around: Measured | None, *,
 
 
 def _message(around: Measured, work: Line) -> dict[str, float]:
-    """The keys of `network.cpu` about messages. `work` is that of an end, by bytes, where messages follow each other.
+    """The keys of `network.cpu` for messages. `work` is the work of an end, by bytes, for consecutive messages.
 
-    The computing thread does a part of it. In training caches are colder, so a worker's end of each message of an exchange takes longer:
-    a push comes after a gradient, and a pull after a wait.
+    The computing thread does a part of it. In training, caches are colder, because a push follows a gradient and a pull follows a wait. So
+    a worker's end of each message takes longer.
     """
     ranks = range(len(around.readings) - 1)
     exchanges = [reading for rank in ranks for reading in around.of(rank, AT_OWN_PACE, IN_STEP)]
@@ -302,9 +302,10 @@ def _message(around: Measured, work: Line) -> dict[str, float]:
 
 
 def work_of_ends(measured: Measured, kind: str, ranks: Sequence[int]) -> dict[int, float]:
-    """The mean CPU-seconds of one of these ranks, by size: its process's, and its part of what its machine's interrupts did meanwhile.
+    """The mean CPU-seconds of a message at these ranks, by size: of the rank's process, and of its machine's interrupts.
 
-    What they interrupt is charged for them, so the machine's work is the sum. It is at most both, as other programs work, too.
+    Interrupts are charged to the interrupted processes, so the machine's CPU-seconds contain both. The result is at most the sum of both,
+    because other programs work, too.
     """
     of_ranks, of_machine, interrupts = (
         [means(measured.of(rank, kind), column) for rank in ranks] for column in ("cpu_seconds", "machine_seconds", "interrupt_seconds")
@@ -321,7 +322,7 @@ def work_of_ends(measured: Measured, kind: str, ranks: Sequence[int]) -> dict[in
 
 
 def in_exchanges(measured: Measured, alone: float) -> tuple[float, float]:
-    """CPU-seconds that an all-reduce in training takes longer than `alone`, right after another one, and those of the computing thread."""
+    """The extra CPU-seconds of an all-reduce in training over `alone`, right after another one, and the computing thread's part of them."""
     exchanges = [reading for rank in range(len(measured.readings)) for reading in measured.of(rank, IN_STEP)]
     if not exchanges:
         return 0.0, 0.0
@@ -330,7 +331,7 @@ def in_exchanges(measured: Measured, alone: float) -> tuple[float, float]:
 
 
 def _wall(by_rank: Sequence[Mapping[int, float]], given: Cluster) -> Line:
-    """The seconds of a message of this size. If links are given, they are left out, so the fastest path gives the rate of one message."""
+    """The seconds of a message, as a line in its size. If the config gives links, the fastest path determines the slope."""
     if not given.describes_links:
         return Line.fitted(_mean_of(by_rank))
     lines = [Line.fitted(seconds) for seconds in by_rank]
@@ -338,5 +339,5 @@ def _wall(by_rank: Sequence[Mapping[int, float]], given: Cluster) -> Line:
 
 
 def _mean_of(by_rank: Sequence[Mapping[int, float]]) -> dict[int, float]:
-    """Of all ranks, by size."""
+    """The mean over all ranks, by size."""
     return {size: fmean(each[size] for each in by_rank) for size in by_rank[0]}

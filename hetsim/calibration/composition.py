@@ -1,4 +1,4 @@
-"""Machines that were calibrated separately, as one cluster that was never measured: its nodes are theirs, its links those of the first."""
+"""Combine separately calibrated machines to a cluster that was never measured as a whole. Links come from the first part."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from hetsim.calibration.fit import shown
 from hetsim.cluster.fewer import among
 
 ALIKE = ("workload", "num_parameters", "dtype", "threads")
-"""What all must have been calibrated with."""
+"""The keys that must be equal in all calibrations."""
 
 
 class Part(NamedTuple):
-    """A calibrated cluster as a config, the name of its file, and how many copies of all its machines are taken."""
+    """A calibrated cluster as a config, the name of its file, and the number of copies of its machines."""
 
     name: str
     config: Mapping[str, Any]
@@ -22,9 +22,9 @@ class Part(NamedTuple):
 
 
 def composed(name: str, parts: Sequence[Part]) -> dict[str, Any]:
-    """The cluster of all these nodes, each copy on hosts of its own; network and server are those of the first part.
+    """The cluster of all these nodes. Each copy has its own hosts. Network and server come from the first part.
 
-    ValueError with one sentence for parts that were not calibrated, or not with the same.
+    Raises ValueError for parts that were not calibrated, or not with the same workload.
     """
     calibrated = _calibrated(parts)
     first = parts[0].config
@@ -81,7 +81,7 @@ def _host(part: Part, copy: int, host: str) -> str:
 
 
 def remarks(parts: Sequence[Part]) -> Iterator[str]:
-    """What a reader of the file should know."""
+    """Remarks for readers of the file."""
     names = ", ".join(f"{part.name} ({part.copies} times)" if part.copies > 1 else part.name for part in parts)
     yield f"Composed by hetsim-calibrate of {names}. It was never measured as a whole."
     yield f"Network and server are those of {parts[0].name}; the error is the mean of theirs, by nodes."

@@ -1,4 +1,4 @@
-"""What has changed since an earlier calibration, number by number, and what of that is more than a measurement varies by itself."""
+"""Find the numbers that have changed since an earlier calibration by more than a measurement varies."""
 
 from __future__ import annotations
 
@@ -12,41 +12,41 @@ from hetsim.cluster.compute_times import interpolated
 from hetsim.cluster.model import Cluster, Node
 
 NUM_PARTS = 4
-"""Into which the readings of a measurement are divided, one after the other, to see how much a number varies."""
+"""The number of consecutive parts of the readings. The variation between parts shows how much a number varies."""
 BEYOND = 2.0
-"""A number has drifted that has changed by more than so many times the standard deviation of these parts."""
+"""A number has drifted if it has changed by more than this many standard deviations of the parts."""
 
 Quantity = tuple[str, str]
-"""Of what, and which number: ("node 0", "seconds_per_update")."""
+"""An object and a number of it: ("node 0", "seconds_per_update")."""
 
 
 @dataclass(frozen=True)
 class Drift:
-    """A number as it was and as it is."""
+    """The old and the new value of a number."""
 
     of: str
     quantity: str
     old: float
     new: float
     deviation: float
-    """The standard deviation of the new number over parts of its measurement."""
+    """The standard deviation of the new number over the parts of its measurement."""
 
     @property
     def ratio(self) -> float | None:
-        """New over old; None for what was 0."""
+        """The new value divided by the old one; None if the old one was 0."""
         return self.new / self.old if self.old else None
 
     @property
     def has_drifted(self) -> bool:
-        """Whether it has changed by more than it varies."""
+        """Whether the number has changed by more than it varies."""
         return abs(self.new - self.old) > BEYOND * self.deviation
 
 
 def drifts(old: Cluster, new: Cluster, parts: Sequence[Cluster], *, samples: Sequence[Sequence[int]], nbytes: int) -> list[Drift]:
-    """All numbers of the new cluster beside the old ones; `parts` are the new one, fitted to parts of its readings.
+    """All numbers of the new cluster with the old ones. `parts` are the new cluster, fitted to parts of its readings.
 
-    ValueError with one sentence if they have not as many nodes. Gradients are compared at batch sizes of each node, messages and
-    all-reduces with vectors of `nbytes` bytes.
+    Raises ValueError if the clusters have different numbers of nodes. Gradients are compared at the batch sizes of each node, messages and
+    all-reduces at vectors of `nbytes` bytes.
     """
     check_comparable(old, new)
     lines = [not any(cluster.nodes[rank].table for cluster in (old, new)) for rank in range(new.num_workers)]
@@ -59,13 +59,13 @@ def drifts(old: Cluster, new: Cluster, parts: Sequence[Cluster], *, samples: Seq
 
 
 def check_comparable(old: Cluster, new: Cluster) -> None:
-    """ValueError with one sentence if they have not as many nodes."""
+    """Raise ValueError if the clusters have different numbers of nodes."""
     if old.num_workers != new.num_workers:
         raise ValueError(f"it has {old.num_workers} nodes, and the cluster that is measured {new.num_workers}: compare it with one like it")
 
 
 def quantities(cluster: Cluster, *, samples: Sequence[Sequence[int]], nbytes: int, lines: Sequence[bool]) -> dict[Quantity, float]:
-    """The numbers of a cluster that a calibration measures; `lines` marks the nodes whose gradient times are a line in all clusters."""
+    """The measured numbers of a cluster. `lines` marks the nodes whose gradient times are a line in all clusters."""
     found: dict[Quantity, float] = {}
     for rank, node in enumerate(cluster.nodes):
         of, sizes = f"node {rank}", sorted(samples[rank])
@@ -91,7 +91,7 @@ def quantities(cluster: Cluster, *, samples: Sequence[Sequence[int]], nbytes: in
 
 
 def parts_of(measured: Measured) -> list[Measured]:
-    """The readings of each kind and size in parts, one after the other in time; where there are too few, each part has all of them."""
+    """The readings of each kind and size, divided into consecutive parts. If there are too few, each part contains all of them."""
     divided = [_divided(readings) for readings in measured.readings]
     return [Measured([of_rank[part] for of_rank in divided], measured.facts, measured.num_parameters) for part in range(NUM_PARTS)]
 
@@ -108,7 +108,7 @@ def _divided(readings: Sequence[Reading]) -> list[list[Reading]]:
 
 
 def _gradient(node: Node, samples: int) -> float:
-    """Its seconds before noise."""
+    """The seconds of a node's gradient, before noise."""
     return interpolated(node.table, samples) if node.table else node.overhead_seconds + samples * node.seconds_per_sample
 
 
@@ -117,7 +117,7 @@ def _deviation(numbers: Sequence[float]) -> float:
 
 
 def told(drifted: Sequence[Drift]) -> str:
-    """A table for the terminal, in which a star marks what has drifted."""
+    """A table for the terminal. A star marks numbers that have drifted."""
     rows = [("", "", "old", "new", "ratio", "spread", "")]
     for drift in drifted:
         ratio = "–" if drift.ratio is None else f"{drift.ratio:.3g}"

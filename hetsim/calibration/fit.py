@@ -1,4 +1,4 @@
-"""From readings to numbers of a cluster: lines, tables, noise, and how well they predict what they were not fitted to."""
+"""Fit the numbers of a cluster to readings: lines, tables, noise, and their errors on held-out readings."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from hetsim.calibration.noise import Noise
 from hetsim.cluster.compute_times import interpolated
 
 AS_GOOD = 0.005
-"""A line is preferred to a table whose error is smaller by less than this."""
+"""A line is preferred to a table unless the table's error is smaller by at least this."""
 LEAST_SECONDS = 1e-9
 LEAST_COLD = 0.02
-"""Of what a gradient or a message takes: less is no coldness."""
+"""The smallest extra time after a pause that counts, as a fraction of a gradient or a message."""
 LEAST_FIRST = 0.05
-"""Of what a gradient takes: a first one that takes less than this longer is as others."""
+"""The smallest extra time of a first gradient that counts, as a fraction of a gradient."""
 SHORTEST_COOLING = 1e-4
-"""Seconds after which caches are cold, at least."""
+"""The minimum time in seconds until caches are cold."""
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,12 @@ class Line:
     slope: float
 
     def __call__(self, x: float) -> float:
-        """Its y at x."""
+        """y at x."""
         return self.constant + self.slope * x
 
     @classmethod
     def fitted(cls, points: Mapping[int, float]) -> Line:
-        """The line with the least squares of relative errors."""
+        """The line with the least squared relative errors."""
         from scipy.optimize import nnls
 
         x, y = np.array(list(points), dtype=float), np.array(list(points.values()), dtype=float)
@@ -50,19 +50,19 @@ class Line:
 
 @dataclass(frozen=True)
 class Steps:
-    """The times of a node's gradients: a line, or a table where that predicts better; and how well."""
+    """The times of a node's gradients: a line, or a table if that predicts better, and their errors."""
 
     line: Line
     table: tuple[tuple[int, float], ...]
     error_of_line: float
-    """The mean relative error at the sizes that were held out."""
+    """The mean relative error at the held-out sizes."""
     error_of_table: float
     noise: Noise
-    """Of the times of gradients over the mean of their size."""
+    """The noise: gradients' times divided by the mean of their size."""
     sizes: tuple[int, int]
-    """The smallest and the largest batch that was measured."""
+    """The smallest and the largest measured batch."""
     means: tuple[tuple[int, float], ...] = ()
-    """The mean seconds of each size that was measured, those that were held out among them."""
+    """The mean seconds of each measured size, including held-out sizes."""
 
     @property
     def takes_table(self) -> bool:
@@ -71,16 +71,16 @@ class Steps:
 
     @property
     def error(self) -> float:
-        """Of what was taken."""
+        """The error of the line or the table, whichever is used."""
         return self.error_of_table if self.takes_table else self.error_of_line
 
     def seconds(self, samples: int) -> float:
-        """The seconds of a gradient of this number of samples."""
+        """The seconds of a gradient with this number of samples."""
         return interpolated(self.table, samples) if self.takes_table else self.line(samples)
 
     @classmethod
     def fitted(cls, readings: Iterable[Reading], fitted: Sequence[int]) -> Steps:
-        """To the readings of these sizes; the others are held out."""
+        """Fit to the readings of these sizes. The other sizes are held out."""
         readings = list(readings)
         by_size = means(readings, "cpu_seconds")
         points = {size: mean for size, mean in by_size.items() if size in fitted}
@@ -97,13 +97,13 @@ class Steps:
         )
 
     def first(self, readings: Sequence[Reading]) -> float:
-        """The median of how much longer first gradients took; 0 if that is hardly anything."""
+        """The median extra time of first gradients; 0 if it is negligible."""
         longer = [reading.cpu_seconds - self.seconds(reading.size) for reading in readings]
         least = LEAST_FIRST * fmean(seconds for _, seconds in self.means)
         return extra if longer and (extra := median(longer)) > least else 0.0
 
     def as_row(self, file: str | None = None) -> dict[str, Any]:
-        """The keys of a row of `cluster.nodes`; `file` is where measured noise is written."""
+        """The keys of a row of `cluster.nodes`. Measured noise is written to `file`."""
         row: dict[str, Any] = {}
         if self.takes_table:
             row["table"] = [[size, shown(seconds)] for size, seconds in self.table]
@@ -114,18 +114,18 @@ class Steps:
 
 @dataclass(frozen=True)
 class Cold:
-    """What gradients take longer after a pause: `most`, but for what is still warm."""
+    """The extra time of gradients after a pause: at most `most`, because some caches are still warm."""
 
     most: float = 0.0
     cooling: float = 1.0
 
     def __call__(self, pause: float) -> float:
-        """The extra seconds after a pause, in seconds."""
+        """The extra seconds after a pause of this many seconds."""
         return self.most * -math.expm1(-pause / self.cooling)
 
     @classmethod
     def fitted(cls, readings: Iterable[Reading]) -> Cold:
-        """By least squares; nothing if gradients are hardly longer."""
+        """Fit by least squares. The result is zero if the extra time is negligible."""
         from scipy.optimize import curve_fit
 
         seconds = means(readings, "cpu_seconds")
@@ -143,9 +143,9 @@ class Cold:
         return cls(float(most) * max(longer), float(cooling))
 
     def in_training(self, longer: Sequence[tuple[float, float]], *, least: float) -> Cold:
-        """This shape, with the size that gradients show after exchanges: seconds of each pause, and how much longer the gradient took.
+        """This shape with the size from training. `longer` contains pairs of pause and extra time of a gradient, in seconds.
 
-        After an exchange more is cold than after as long a sleep. At most `least` seconds is no coldness.
+        After an exchange, caches are colder than after an equally long sleep. An extra time of at most `least` seconds counts as zero.
         """
         if not longer:
             return self
@@ -157,9 +157,9 @@ class Cold:
 
     @classmethod
     def of_exchanges(cls, exchanges: Sequence[tuple[float, float, float]], alone: float) -> Cold:
-        """Of messages, two in each exchange: seconds before the first one, those between them, and the CPU-seconds of both.
+        """Fit to messages. An exchange has two: the seconds before the first, the seconds between them, and the CPU-seconds of both.
 
-        `alone` is what both take right after others.
+        `alone` is the time of both messages right after others.
         """
         from scipy.optimize import curve_fit
 
@@ -192,10 +192,10 @@ def means(readings: Iterable[Reading], column: str) -> dict[int, float]:
 
 
 def busy_speeds(cores: int, inflation: Mapping[int, float], width: int = 1) -> list[float]:
-    """The speed of each core while 1, 2 … `cores` of them are busy, by how much longer the same gradient takes then. It never rises.
+    """The speed of each core while 1, 2 … `cores` cores are busy. The speed never rises.
 
-    `inflation` is by the number of cores that are busy at the same time; between two numbers the speed is linear.
-    A gradient alone keeps `width` of them busy, at full speed.
+    `inflation` is the factor on a gradient's time, by the number of busy cores. Between two numbers, the speed is linear. A single gradient
+    keeps `width` cores busy, at full speed.
     """
     known = {min(width, cores): 1.0} | {min(count, cores): min(1.0, 1 / ratio) for count, ratio in sorted(inflation.items(), reverse=True)}
     speeds = np.interp(range(1, cores + 1), sorted(known), [known[count] for count in sorted(known)])
@@ -203,12 +203,12 @@ def busy_speeds(cores: int, inflation: Mapping[int, float], width: int = 1) -> l
 
 
 def alone_of(busy: float, beside: float) -> float:
-    """What gradients take beside others relative to alone, if they were so for this part of the time and took `busy` on average."""
+    """The factor on gradients' time beside others, if the fraction `beside` ran beside others and the mean factor is `busy`."""
     return max(1.0, 1 + (busy - 1) / beside) if beside > 0 else 1.0
 
 
 def _rising(points: Mapping[int, float]) -> tuple[tuple[int, float], ...]:
-    """A table that does not fall between its last two points."""
+    """The table, adjusted so that it does not fall between its last two points."""
     table = sorted(points.items())
     if len(table) > 1 and table[-1][1] < table[-2][1]:
         table[-1] = (table[-1][0], table[-2][1])
@@ -216,5 +216,5 @@ def _rising(points: Mapping[int, float]) -> tuple[tuple[int, float], ...]:
 
 
 def shown(number: float) -> float:
-    """With four digits."""
+    """The number with four digits."""
     return float(f"{number:.4g}")

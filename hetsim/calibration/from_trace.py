@@ -1,4 +1,4 @@
-"""A cluster from the trace of a training run, such as `Team(trace=…)` leaves: what its gradients, updates and all-reduces took."""
+"""Make a cluster from the trace of a training run, such as the trace of `Team(trace=…)`."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from hetsim.calibration.fit import LEAST_SECONDS, Line, shown
 from hetsim.calibration.noise import Noise
 
 COLD_VERSIONS = 2
-"""The first versions, in which memory is allocated and kernels are chosen, are left out."""
+"""The number of first versions that are left out, because memory is allocated and kernels are chosen in them."""
 LEAST_GRADIENTS = 4
 FASTEST = 1e12
-"""Bytes per second, where nothing was sent."""
+"""The bytes per second if nothing was sent."""
 
 
 @dataclass(frozen=True)
 class Intervals:
-    """Intervals of one kind of all ranks, in order of time; seconds, and the samples of gradients or the bytes of all-reduces."""
+    """Intervals of one kind of all ranks, in order of time: seconds, and gradients' samples or all-reduces' bytes."""
 
     rank: NDArray[np.int64]
     version: NDArray[np.int64]
@@ -31,19 +31,19 @@ class Intervals:
     size: NDArray[np.int64]
 
     def of(self, rank: int) -> Intervals:
-        """Those of one rank."""
+        """The intervals of one rank."""
         own = self.rank == rank
         return Intervals(self.rank[own], self.version[own], self.start[own], self.end[own], self.size[own])
 
     @property
     def seconds(self) -> NDArray[np.float64]:
-        """How long they were."""
+        """The lengths of the intervals."""
         return np.maximum(self.end - self.start, LEAST_SECONDS)
 
 
 @dataclass(frozen=True)
 class FromTrace:
-    """The cluster, and for each node how far a line that is fitted to the first half of its gradients is from the second half's mean."""
+    """The cluster, and for each node the error of a line that is fitted to the first half of its gradients, on the second half's mean."""
 
     config: dict[str, Any]
     errors: tuple[float, ...]
@@ -52,7 +52,7 @@ class FromTrace:
 
 
 def cluster_of(name: str, num_workers: int, gradients: Intervals, updates: Intervals, all_reduces: Intervals) -> FromTrace:
-    """Times as they were in the run; ValueError with one sentence if a node has hardly any."""
+    """Fit a cluster to the times of the run. Raises ValueError if a node has too few gradients."""
     nodes, errors, sizes = list[dict[str, Any]](), list[float](), list[tuple[int, ...]]()
     for rank in range(num_workers):
         own = gradients.of(rank)
@@ -86,7 +86,7 @@ def cluster_of(name: str, num_workers: int, gradients: Intervals, updates: Inter
 
 
 def _network(all_reduces: Intervals, num_workers: int) -> dict[str, Any]:
-    """An all-reduce takes what it takes after the last rank has entered; links are as fast as a ring that takes so long."""
+    """An all-reduce takes its measured time after the last rank's entry. Links are as fast as in a ring that takes this time."""
     took = []
     for version in np.unique(all_reduces.version[all_reduces.version >= COLD_VERSIONS]):
         of_version = all_reduces.version == version
@@ -100,7 +100,7 @@ def _network(all_reduces: Intervals, num_workers: int) -> dict[str, Any]:
 
 
 def _line(sizes: NDArray[np.int64], seconds: NDArray[np.float64]) -> Line:
-    """Least squares of relative errors of each size's mean, which counts as often as it was measured; through the origin for one size."""
+    """Fit the relative errors of each size's mean by least squares, weighted by counts. With one size, the line goes through the origin."""
     from scipy.optimize import nnls
 
     x, counts = np.unique(sizes, return_counts=True)
@@ -113,7 +113,7 @@ def _line(sizes: NDArray[np.int64], seconds: NDArray[np.float64]) -> Line:
 
 
 def remarks(found: FromTrace, source: str) -> Sequence[str]:
-    """What a reader of the file should know."""
+    """Remarks for readers of the file."""
     alike = [rank for rank, sizes in enumerate(found.sizes) if len(sizes) == 1]
     lines = [
         f"From the trace of {source}: times hold for what it trained, as it trained it.",

@@ -1,4 +1,4 @@
-"""How much the whole machine has worked, also what the kernel does for messages while no process runs, and which threads only help."""
+"""Measure the work of the whole machine, including the kernel's work for messages, and find threads that only help."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from pathlib import Path
 STAT = Path("/proc/stat")
 TASKS = Path("/proc/self/task")
 PER_THREAD = 6
-"""In the number of a clock: that of one thread, as its scheduler counts it."""
+"""The bits of a clock's number that select the CPU time of one thread, as its scheduler counts it."""
 BUSY = (0, 1, 2, 5, 6)
-"""Of the columns of its first line: user, nice, system, interrupts, and soft interrupts."""
+"""The columns of busy time in the first line: user, nice, system, interrupts, and soft interrupts."""
 INTERRUPTS = (5, 6)
-"""Those in which packets are moved."""
+"""The columns of interrupts, which move packets."""
 
 
 def machine_seconds() -> tuple[float, float]:
-    """CPU-seconds of all cores since the start, to about 10 ms a core, and those in interrupts; 0 where the system does not say it."""
+    """The CPU-seconds of all cores since the start, to about 10 ms per core, and the part in interrupts; 0 if they are unknown."""
     try:
         with STAT.open(encoding="ascii") as file:
             columns = [int(column) for column in file.readline().split()[1:]]
@@ -28,9 +28,9 @@ def machine_seconds() -> tuple[float, float]:
 
 
 def clocks_of_helpers() -> list[int]:
-    """The clocks, for `time.clock_gettime`, of OpenMP's threads in this process: those that neither Python nor gloo has named. Linux only.
+    """The clocks, for `time.clock_gettime`, of this process's OpenMP threads: threads without a name from Python or gloo. Linux only.
 
-    They compute with the thread that has called them, and spin for some milliseconds when they are done.
+    They compute for the thread that called them, and then spin for some milliseconds.
     """
     named = {thread.native_id for thread in threading.enumerate()}
     try:

@@ -1,4 +1,4 @@
-"""What a calibration has measured: readings of each rank, and what its process runs on."""
+"""The measurements of a calibration: readings of each rank, and facts about its process."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 AT_OWN_PACE, IN_STEP = "exchange at own pace", "exchange in step"
-"""Of the weights after a gradient: by messages to the server and back, each as soon as it can, or all together as at an all-reduce."""
+"""Exchanges of the weights after a gradient: by messages to the server and back, at each worker's own pace, or all together."""
 KINDS = (
     "alone", "update", "all_reduce", "message", "message beside others", "cold", "in training", "update in training", "agreement",
     AT_OWN_PACE, IN_STEP, "push at once", "pull at once", "first",
 )  # fmt: skip
-"""What is read; beside these, "beside K": a gradient of each of the first K workers at the same time."""
+"""The kinds of readings. "beside K" is a gradient of each of the first K workers at the same time."""
 
 
 class Reading(NamedTuple):
     """One measurement: its kind, its size in samples or bytes, its seconds, and its CPU-seconds.
 
-    Those of a gradient and an update are of the thread that computes, those of messages, exchanges, all-reduces and agreements of the whole
-    process. "cold" is a gradient after a pause, whose microseconds are in place of the samples; before an exchange it is a gradient.
-    "first" is the process's first gradient of so many samples.
+    The CPU-seconds of gradients and updates belong to the computing thread; all others to the process. For "cold", a gradient after a
+    pause, the size is the pause in microseconds. For an exchange, it is the microseconds of the gradient before. "first" is the process's
+    first gradient of this size.
     """
 
     kind: str
@@ -29,35 +29,35 @@ class Reading(NamedTuple):
     seconds: float
     cpu_seconds: float
     machine_seconds: float = 0.0
-    """CPU-seconds of the whole machine, its kernel's work for the network included, less what it does anyway; 0: not known."""
+    """The CPU-seconds of the machine, including the kernel's network work, without its background work; 0: unknown."""
     thread_seconds: float = 0.0
-    """Those of a message, an exchange or an all-reduce that are of the thread that computes."""
+    """The computing thread's part of the CPU-seconds of a message, an exchange or an all-reduce."""
     interrupt_seconds: float = 0.0
-    """Of the machine's, those in interrupts, in which packets are moved."""
+    """The part of the machine's CPU-seconds in interrupts, which move packets."""
 
     def as_numbers(self) -> tuple[float, ...]:
-        """As ranks send it to each other."""
+        """The reading as numbers, which ranks send to each other."""
         kind = KINDS.index(self.kind) if self.kind in KINDS else len(KINDS) + int(self.kind.split()[1])
         return float(kind), float(self.size), *self[2:]
 
     @classmethod
     def of_numbers(cls, numbers: Sequence[float]) -> Reading:
-        """The reading that these numbers were made of."""
+        """The reading from its numbers."""
         kind = int(numbers[0])
         name = KINDS[kind] if kind < len(KINDS) else f"beside {kind - len(KINDS)}"
         return cls(name, int(numbers[1]), *numbers[2:])
 
 
 class Process(NamedTuple):
-    """What a rank's process runs on: a number for its machine, the cores that it may use, and the quota of its own cgroup, if any."""
+    """Facts about a rank's process: a number for its machine, its usable cores, and the quota of its cgroup."""
 
     machine: float
     cores: float
     cpu_quota: float
-    """A share of one core; 0: none."""
+    """The quota as a share of one core; 0: none."""
     period_seconds: float
     tick_seconds: float = 0.0
-    """How often the system looks whether a quota is used up; 0: not known."""
+    """The interval at which the system checks quotas; 0: unknown."""
     real_time: float = 1.0
     """Whether the system gives real-time priority to threads that move messages: 1 or 0."""
 
@@ -69,11 +69,11 @@ class Measured:
     readings: list[list[Reading]]
     facts: list[list[float]]
     num_parameters: int = 1
-    """How many numbers a gradient has."""
+    """The length of a gradient."""
 
     @property
     def processes(self) -> list[Process]:
-        """The facts, by name."""
+        """The facts about each process, by name."""
         return [Process(*facts) for facts in self.facts]
 
     def of(self, rank: int, *kinds: str) -> list[Reading]:
@@ -81,11 +81,11 @@ class Measured:
         return [reading for reading in self.readings[rank] if reading.kind in kinds]
 
     def as_json(self) -> str:
-        """As a file has it."""
+        """The measurements as JSON."""
         return json.dumps({"readings": self.readings, "facts": self.facts, "num_parameters": self.num_parameters})
 
     @classmethod
     def of_json(cls, text: str) -> Measured:
-        """What `as_json` has written."""
+        """Read the output of `as_json`."""
         document = json.loads(text)
         return cls([[Reading(*row) for row in rows] for rows in document["readings"]], document["facts"], document["num_parameters"])

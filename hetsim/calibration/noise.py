@@ -1,4 +1,4 @@
-"""What is left of measured times after the fit: its law, and whether one time says something of the next."""
+"""The noise of measured times after the fit: its distribution, and the correlation of consecutive times."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ import numpy as np
 from numpy.typing import NDArray
 
 AS_GOOD = 0.005
-"""The gamma law is preferred to the measured factors if their error is smaller by less than this."""
+"""The gamma distribution is preferred to the measured factors unless their error is smaller by at least this."""
 LEAST_NOISE = 0.005
-"""Of the standard deviation over the mean: less is none."""
+"""The smallest noise that counts, as the standard deviation divided by the mean."""
 LEAST_FACTORS = 50
-"""Of fewer factors, quantiles say little."""
+"""The minimum number of factors for meaningful quantiles."""
 MAX_WRITTEN = 2000
-"""Factors that are written to a file: of more, as many quantiles."""
+"""The maximum number of factors in a file. More factors are replaced by as many quantiles."""
 QUANTILES = np.array([*np.arange(0.05, 0.96, 0.05), 0.99])
 LEAST_SPELL, SLOW = 5, 1.5
-"""A slow spell is at least so many times in a row that are each more than so many medians."""
+"""A slow spell consists of at least this many consecutive times, each above this many medians."""
 
 
 @dataclass(frozen=True)
 class Noise:
-    """Factors of mean 1 on fitted times, in the order of time, and how well two laws predict the quantiles of those not fitted to."""
+    """Factors with mean 1 on fitted times, in order of time, and the errors of two distributions on held-out quantiles."""
 
     deviation: float = 0.0
     """The standard deviation."""
     factors: tuple[float, ...] = ()
     error_of_gamma: float = 0.0
-    """The mean relative error of quantiles of one half of the factors, by the law that is fitted to the other half."""
+    """The mean relative error of the quantiles of one half of the factors, with the gamma distribution that is fitted to the other half."""
     error_of_measured: float = 0.0
-    """The same, by the quantiles of the other half itself."""
+    """The same error with the quantiles of the other half."""
 
     @classmethod
     def fitted(cls, factors: Sequence[float]) -> Noise:
-        """To factors whose mean is 1; every other one is held out, and then the others."""
+        """Fit to factors with mean 1. Each half of the factors, taken alternately, is held out once."""
         deviation = fmean((factor - 1) ** 2 for factor in factors) ** 0.5
         if deviation < LEAST_NOISE or len(factors) < LEAST_FACTORS:
             return cls(deviation, tuple(factors))
@@ -55,7 +55,7 @@ class Noise:
 
     @property
     def autocorrelation(self) -> float:
-        """Of each factor with the next one, from −1 to 1; 0 where factors do not differ."""
+        """The correlation of each factor with the next one, from −1 to 1; 0 if all factors are equal."""
         if self.deviation < LEAST_NOISE or len(self.factors) < 3:
             return 0.0
         longer = np.array(self.factors) - 1
@@ -63,7 +63,7 @@ class Noise:
 
     @property
     def slow_spells(self) -> list[float]:
-        """Of each slow spell, how many times as long as the median its times are on average."""
+        """The mean time of each slow spell, relative to the median."""
         return [fmean(spell) for spell in self._spells()]
 
     @property
@@ -72,13 +72,13 @@ class Noise:
         return sum(map(len, self._spells())) / len(self.factors) if self.factors else 0.0
 
     def _spells(self) -> list[list[float]]:
-        """The factors of each slow spell, over the median."""
+        """The factors of each slow spell, divided by the median."""
         slow = np.array(self.factors) / np.median(self.factors) if self.factors else np.array([])
         runs = (list(run) for is_slow, run in groupby(slow.tolist(), key=lambda factor: factor > SLOW) if is_slow)
         return [run for run in runs if len(run) >= LEAST_SPELL]
 
     def as_row(self, file: str | None) -> dict[str, Any]:
-        """The key `noise` of a factor with mean 1; `file` is where measured ones are written, None if they cannot be."""
+        """The key `noise` for factors with mean 1. Measured factors are written to `file`; None if that is impossible."""
         if self.deviation < LEAST_NOISE:
             return {}
         if self.takes_measured and file is not None:
@@ -87,14 +87,14 @@ class Noise:
         return {"noise": {"distribution": "gamma", "a": float(f"{1 / variance:.4g}"), "scale": float(f"{variance:.4g}")}}
 
     def as_csv(self) -> str:
-        """The measured factors as a law's file has them."""
+        """The measured factors as a CSV file."""
         factors = np.array(self.factors)
         if len(factors) > MAX_WRITTEN:
             factors = np.quantile(factors, (np.arange(MAX_WRITTEN) + 0.5) / MAX_WRITTEN)
         return "factor\n" + "".join(f"{factor:.5g}\n" for factor in factors)
 
     def told(self) -> str:
-        """In words."""
+        """The noise in words."""
         spells = self.slow_spells
         slow = f"{len(spells)} slow spell{'s' * (len(spells) > 1)}, {fmean(spells):.2g} times as long" if spells else "no slow spells"
         said = f"noise {100 * self.deviation:.1f} %, autocorrelation {self.autocorrelation:.2f}, {slow}"

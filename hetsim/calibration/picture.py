@@ -1,4 +1,4 @@
-"""One page of a calibration: for each node, the fit over what was measured, and what is left of it."""
+"""One page with the result of a calibration: for each node, the fit over the measurements, and the remaining noise."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from hetsim.calibration.fit import Steps
 from hetsim.calibration.noise import Noise
 
 MAX_NODES = 12
-"""Rows of the page; the title says how many nodes it leaves out."""
+"""The maximum number of rows. The title contains the number of nodes that are left out."""
 FITTED, HELD_OUT, FIT, INK = "#0072b2", "#d55e00", "#555555", "#333333"
-"""Of the palette of Okabe and Ito, which people who see few colours can tell apart; markers differ, too."""
+"""Colours of the palette of Okabe and Ito, which colour-blind people can distinguish. Markers differ, too."""
 SMALL = 9
 
 
@@ -41,7 +41,7 @@ def page(name: str, steps: Sequence[Steps]) -> Any:
 
 
 def _fit(axes: Any, rank: int, steps: Steps) -> None:
-    """Mean times of each size, and the law through those that were not held out."""
+    """The mean times of each size, and the fit through the sizes that were not held out."""
     fitted = dict(steps.table)
     sizes = np.linspace(0, steps.sizes[1] * 1.04, 200)
     axes.plot(sizes, [1e3 * steps.seconds(size) for size in sizes], color=FIT, lw=1.5, label="prediction", zorder=1)
@@ -57,7 +57,7 @@ def _fit(axes: Any, rank: int, steps: Steps) -> None:
 
 
 def _noise(axes: Any, noise: Noise) -> None:
-    """Quantiles of the factors, and those of the gamma law of their deviation."""
+    """The quantiles of the factors, and of a gamma distribution with the same standard deviation."""
     from scipy.special import gammaincinv
 
     parts = np.linspace(0.005, 0.995, 199)

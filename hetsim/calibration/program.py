@@ -1,7 +1,7 @@
 """The measurements on real machines. They are programs of effects, as methods are, so the same code computes and moves bytes.
 
-Seconds are those of the wall's clock, and of the processor (CPU-seconds): what threads are charged while they run, whatever else runs.
-Phases are separated by barriers, so that one worker can be measured alone, and several at the same time.
+Times are wall-clock seconds and CPU-seconds, which count only while a thread runs. Barriers separate the phases, so that workers can be
+measured alone or at the same time.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from hetsim.effects import AllReduce, Batch, Commit, Gather, Gradient, Node, Pro
 from hetsim.vector import Vector
 
 FITTED = (0.125, 0.25, 0.5, 1.0, 2.0)
-"""Batch sizes that a node's times are fitted to, in parts of the mean share."""
+"""The batch sizes to which a node's times are fitted, relative to the mean share."""
 HELD_OUT = (0.35, 0.7, 1.4)
-"""And those on which the fit is tried."""
+"""The held-out batch sizes, on which the fit is tested."""
 PARTS_OF_MODEL = (256, 16, 4, 1)
-"""Sizes of messages: one over so many of the weights."""
+"""The sizes of messages: the size of the weights divided by these numbers."""
 MIN_ROUNDS = 4
 MIN_AT_ONCE = 16
 NUM_UPDATES = 50
 MOST_UPDATES = 10**9
 """The version at which a calibration ends."""
 NUM_READINGS = 4
-"""Of the messages and all-reduces of one size, one after the other: how much they differ says how much a mean is worth."""
+"""The number of consecutive readings of messages and all-reduces of one size. Their differences show the accuracy of a mean."""
 PAUSES = (0.003, 0.01, 0.03, 0.1)
-"""Seconds, after which caches are colder and colder."""
+"""The pauses in seconds after which gradients are measured. Longer pauses leave colder caches."""
 
 
 class Meter(NamedTuple):
-    """Clocks, read at once: seconds, and CPU-seconds of this thread, this process, the machine, and the machine's interrupts."""
+    """Clocks that are read together: seconds, and CPU-seconds of this thread, the process, the machine, and its interrupts."""
 
     wall: float
     thread: float
@@ -51,36 +51,36 @@ class Meter(NamedTuple):
 
     @classmethod
     def read(cls, without: Sequence[int] = ()) -> Meter:
-        """Now; the process's CPU-seconds without those of the threads that have these clocks."""
+        """Read the clocks now. The process's CPU-seconds exclude the threads with the clocks in `without`."""
         of_others = sum(map(cpu_seconds, without))
         return cls(time.perf_counter(), time.thread_time(), time.process_time() - of_others, *machine_seconds())
 
     def since(self, before: Meter) -> Meter:
-        """What has passed on each of them."""
+        """The differences of all clocks."""
         return Meter(*(now - then for now, then in zip(self, before, strict=True)))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement(Coordination):
-    """Every rank measures what it computes and moves, and the leader writes what all have found to `output`.
+    """Every rank measures its computation and communication, and the leader writes all measurements to `output`.
 
-    A phase lasts `seconds`, at least. `facts()` is called on each rank, and says in numbers what its process runs on.
+    Each phase lasts at least `seconds`. `facts()` returns the facts about each rank's process as numbers.
     """
 
     output: Path
     seconds: float
     facts: Callable[[], Sequence[float]]
     background: list[Meter] = field(default_factory=list)
-    """What passes on this rank's machine while all ranks rest: at the beginning, and before messages are measured."""
+    """The machine's background work while all ranks rest: at the beginning, and before messages are measured."""
     at_once: Sequence[int] = ()
-    """The workers whose messages are measured while they share links, all beginning at once."""
+    """The workers whose messages are measured while they share links. All messages begin at once."""
     spinning: list[int] = field(default_factory=list)
-    """The clocks of this process's threads that spin while they wait for the one that computes: what they use is no work."""
+    """The clocks of this process's threads that spin while they wait for the computing thread. Their CPU time does not count as work."""
     by_wall: Sequence[bool]
-    """Of each rank, whether its gradients and updates are computed by more than one thread of the CPU: then the wall's clock counts."""
+    """For each rank, whether several CPU threads compute its gradients and updates. The wall clock is then used."""
 
     def program(self, node: Node, plan: Plan, state: State) -> Program[None]:
-        """Measure, share what was found, and commit once, as every run does."""
+        """Measure, share all measurements, and commit once, as every run does."""
         readings: list[Reading] = []
         yield from Gather(0.0)
         yield from self.rest()
@@ -97,10 +97,10 @@ class Measurement(Coordination):
 
     @abstractmethod
     def phases(self, node: Node, plan: Plan, state: State, readings: list[Reading]) -> Iterator[Program[None]]:
-        """The phases of a rank, as many on each."""
+        """The phases of a rank. All ranks have equally many."""
 
     def rest(self) -> Program[None]:
-        """Find out what other programs do."""
+        """Measure the work of other programs."""
         before = self.now()
         time.sleep(min(0.5, self.seconds))
         self.background.append(self.now().since(before))
@@ -111,18 +111,21 @@ class Measurement(Coordination):
         return Meter.read(self.spinning)
 
     def work(self, rank: int, took: Meter) -> float:
-        """The CPU-seconds of what a rank's program computed."""
+        """The CPU-seconds of a rank's computation."""
         return took.wall if self.by_wall[rank] else took.thread
 
     def gradient(self, node: Node, weights: Vector, batch: Batch, kind: str) -> Program[Reading]:
-        """One gradient, and what it took."""
+        """Compute one gradient, and return its costs."""
         before = self.now()
         yield from Gradient(weights, batch, 0)
         took = self.now().since(before)
         return Reading(kind, batch.samples, took.wall, self.work(node.rank, took))
 
     def steps(self, node: Node, weights: Vector, sizes: Sequence[int], readings: list[Reading], kind: str) -> Program[None]:
-        """Gradients of all these sizes in turns, in another order each time. The first of each is read apart: kernels are prepared then."""
+        """Gradients of all these sizes in turns, in a different order each time.
+
+        The first gradient of each size is a separate reading, because libraries prepare kernels in it.
+        """
         yield from Gradient(weights, Batch(0, sizes[-1]), 0)  # much else is prepared
         for samples in dict.fromkeys(size for each in sizes for size in (each, each - 1) if size):
             first = yield from self.gradient(node, weights, Batch(0, samples), "first")
@@ -137,7 +140,7 @@ class Measurement(Coordination):
             rounds += 1
 
     def cold(self, node: Node, weights: Vector, samples: int, readings: list[Reading]) -> Program[None]:
-        """A gradient right after another one, and after each of the pauses, in another order each time, while others do the same."""
+        """A gradient right after another, and after each pause, in a different order each time, while other workers do the same."""
         chance, position, rounds = random.Random(0), 0, 0
         began = time.perf_counter()
         while rounds < MIN_ROUNDS or time.perf_counter() - began < self.seconds:
@@ -162,7 +165,7 @@ class Measurement(Coordination):
         return Reading(kind, size, *(each / count for each in (took.wall, took.process, of_machine, took.thread, max(0.0, interrupts))))
 
     def all_reduces(self, value: Vector, readings: list[Reading]) -> Program[None]:
-        """As many as all ranks find time for by the first ones, one right after the other, in several readings."""
+        """Consecutive all-reduces in several readings. The first ones determine how many all ranks have time for."""
         times = 5
         for kind in ("", *["all_reduce"] * NUM_READINGS):
             before = self.now()
@@ -187,9 +190,9 @@ class Measurement(Coordination):
         rounds: int | None = None,
         then: Callable[[list[Reading]], Program[None]] | None = None,
     ) -> Program[None]:
-        """Gradients of all workers, with an exchange of the weights after each, as methods have it; as many as `rounds`, if given.
+        """Gradients of all workers, each followed by an exchange of the weights, as in a method. `rounds` sets their number.
 
-        The reading of an exchange has the microseconds of the gradient before it in place of a size, and the whole process's CPU-seconds.
+        The reading of an exchange has the microseconds of the gradient before it as size, and the CPU-seconds of the whole process.
         """
         position, done = 0, 0
         began = time.perf_counter()
@@ -205,7 +208,7 @@ class Measurement(Coordination):
             position, done = position + samples, done + 1
 
     def update(self, node: Node, weights: Vector, readings: list[Reading], kind: str = "update") -> Program[None]:
-        """A step of the optimizer."""
+        """Take an optimizer step."""
         gradient = weights * 1e-6
         before = self.now()
         yield from Update(weights, gradient)
@@ -213,12 +216,12 @@ class Measurement(Coordination):
         readings.append(Reading(kind, 0, took.wall, self.work(node.rank, took)))
 
     def updates(self, node: Node, weights: Vector, readings: list[Reading]) -> Program[None]:
-        """Steps of the optimizer."""
+        """Take optimizer steps."""
         for _ in range(NUM_UPDATES):
             yield from self.update(node, weights, readings)
 
     def shared(self, node: Node, weights: Vector, readings: Sequence[Reading]) -> Program[Measured]:
-        """What all ranks have found, and what they run on, on each rank."""
+        """Share the measurements and facts of all ranks with every rank."""
         facts = []
         for fact in self.facts():
             facts.append((yield from Gather(fact)))
@@ -238,7 +241,7 @@ class Measurement(Coordination):
 
 
 def cpu_seconds(clock: int) -> float:
-    """What the thread of this clock has used; 0 once it has ended."""
+    """The CPU-seconds of the thread with this clock; 0 after the thread's end."""
     try:
         return time.clock_gettime(clock)
     except OSError:
@@ -246,13 +249,13 @@ def cpu_seconds(clock: int) -> float:
 
 
 def nothing() -> Program[None]:
-    """What a rank does in a phase of others."""
+    """A rank's program in a phase of other ranks: nothing."""
     yield from ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class AmongWorkers(Measurement):
-    """Without a server: gradients alone and at the same time, steps of the optimizer, all-reduces."""
+    """Measurements without a server: gradients alone and at the same time, optimizer steps, all-reduces."""
 
     needs_server: ClassVar[bool] = False
 
@@ -273,7 +276,7 @@ class AmongWorkers(Measurement):
             yield self.all_reduces(weights[: max(1, len(weights) // part)], readings)
 
     def all_in_training(self, node: Node, state: State, samples: int, readings: list[Reading]) -> Program[None]:
-        """All-reduce, update and the question whether to continue, as synchronous SGD has them; as often as the slowest finds time for."""
+        """All-reduce, update and agree whether to continue, as in synchronous SGD, as often as the slowest rank has time for."""
         weights, versions = state.weights, count(1)
 
         def exchange() -> Program[None]:
@@ -295,8 +298,10 @@ class AmongWorkers(Measurement):
 
 @dataclass(frozen=True, kw_only=True)
 class Uncapped(Measurement):
-    """Without hetsim's caps: gradients of one size, alone and at the same time, as capped ones are seldom beside each other, and
-    all-reduces, of which the caps cover a part."""
+    """Measurements without hetsim's caps: gradients of one size, alone and at the same time, and all-reduces.
+
+    Capped gradients seldom run at the same time, and caps cover a part of an all-reduce.
+    """
 
     needs_server: ClassVar[bool] = False
 
@@ -312,12 +317,12 @@ class Uncapped(Measurement):
 
 
 def at_the_same_time(num_workers: int) -> list[int]:
-    """How many workers are measured at once: 2, 4, 8 … and all."""
+    """The numbers of workers that are measured at once: 2, 4, 8 … and all."""
     return sorted({min(num_workers, 2**power) for power in range(1, num_workers.bit_length() + 1)} - {1})
 
 
 def sizes_of(plan: Plan, rank: int, parts: Sequence[float]) -> list[int]:
-    """Batch sizes of these parts of the mean share, as far as they fit into the worker's memory."""
+    """Batch sizes of these multiples of the mean share, limited by the worker's memory."""
     share = plan.batch_size / plan.num_workers
     most = plan.batch_size if plan.max_samples is None else min(plan.batch_size, plan.max_samples[rank])
     return sorted({min(most, max(1, round(part * share))) for part in parts})

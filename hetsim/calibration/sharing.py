@@ -1,4 +1,4 @@
-"""How unequally messages that begin at once share a link: whose are measured, and the noise of their weights."""
+"""How unequally simultaneous messages share a link: the workers to measure, and the noise of messages' weights."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from hetsim.cluster.model import Cluster
 
 PUSH, PULL = "push at once", "pull at once"
 CONTENDED = 0.9
-"""Two messages contend for a link if each gets less than this part of what it gets alone."""
+"""Two messages contend for a link if each gets less than this fraction of its rate alone."""
 MOST_CONSIDERED = 8
 """The largest number of workers that are considered."""
 LEAST_GIVEN = 0.05
-"""Of its bytes, a message has got at least so much when the other ends: less would be a lost packet."""
+"""The minimum fraction of a message's bytes that must arrive before the other message ends. Less would be a lost packet."""
 DEVIATION_OVER_MEDIAN = 1.4826
-"""Of a normal distribution: its standard deviation over the median distance from its median."""
+"""For a normal distribution: the standard deviation divided by the median distance from its median."""
 LEAST_NOISE = 0.02
-"""Of the logarithm of a weight: less is none."""
+"""The smallest noise of a weight's logarithm that counts."""
 
 
 def at_once(cluster: Cluster) -> tuple[int, ...]:
-    """The smallest group of workers in which exactly two contend for the same described link; empty if there is none."""
+    """The smallest group of workers in which exactly two contend for the same described link; empty if there is no such group."""
     ranks = range(min(cluster.num_workers, MOST_CONSIDERED)) if cluster.describes_links else range(0)
     for size in range(2, len(ranks) + 1):
         for group in combinations(ranks, size):
@@ -37,7 +37,7 @@ def at_once(cluster: Cluster) -> tuple[int, ...]:
 
 
 def contending(cluster: Cluster, group: Sequence[int], kind: str) -> tuple[int, int] | None:
-    """The two of a group whose messages have equal rates, below those that they have alone, while the others' links hold theirs back."""
+    """The two messages of a group with equal rates that are below their rates alone. Other messages are limited by other links."""
     together = described_rates(cluster, ways(cluster, group, kind))
     slower = [
         rank
@@ -51,16 +51,15 @@ def contending(cluster: Cluster, group: Sequence[int], kind: str) -> tuple[int, 
 
 
 def ways(cluster: Cluster, group: Sequence[int], kind: str) -> list[tuple[int, int]]:
-    """From whom to whom."""
+    """The sender and receiver of each message."""
     return [(rank, cluster.num_workers) if kind == PUSH else (cluster.num_workers, rank) for rank in group]
 
 
 def sharing_noise(cluster: Cluster, around: Measured) -> dict[str, Any]:
-    """The key `sharing_noise` of the network, by how far apart the messages of two ended; nothing if they share equally.
+    """The key `sharing_noise` of the network, from the times between the ends of two messages. Empty if they share equally.
 
-    Two messages with weights w₁ > w₂ begin at once. When the heavier one ends, w₂/w₁ of the lighter one's bytes have arrived. The
-    deviation of log(w₁/w₂) is √2 times that of the logarithm of a weight. A constant preference for one of the two is not noise, and is
-    left out.
+    Two messages with weights w₁ > w₂ begin at once. When the heavier one ends, w₂/w₁ of the lighter one's bytes have arrived. The standard
+    deviation of log(w₁/w₂) is √2 times a logarithm's of one weight. A constant preference for one message is not noise, and is left out.
     """
     group = at_once(cluster)
     nbytes = max((reading.size for rank in group for reading in around.of(rank, "message")), default=0)

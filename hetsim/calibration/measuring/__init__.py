@@ -1,1 +1,1 @@
-"""The command hetsim-calibrate: what it measures and writes."""
+"""The command hetsim-calibrate: its measurements and its files."""

@@ -1,4 +1,4 @@
-"""How soon an idle core takes over a thread from a core that several share, by how long gradients that begin together take."""
+"""Find out how soon an idle core takes over a thread from a shared core, from the times of gradients that begin together."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hetsim.sim.hosts.cores import Cores
 
 MOST_ROUNDS = 200
 STEPS = 10
-"""Of the bisection, which begins between zero and the longest gradient."""
+"""The number of steps of the bisection, which begins between zero and the longest gradient."""
 
 
 class Round(NamedTuple):
@@ -28,15 +28,15 @@ class Round(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """From the rank's gradient to its next one."""
+        """The seconds from the rank's gradient to its next one."""
         return self.gradient + self.exchange + self.update + self.agreement
 
 
 def balance_seconds(measured: Measured, ranks: Sequence[int], host: Host) -> float:
-    """The `balance_seconds` of a host with which simulated gradients of these ranks take as long together as the measured ones.
+    """The `balance_seconds` with which simulated gradients of these ranks on a host take as long together as the measured ones.
 
-    0 if there are not more ranks than cores, as no core is shared then. A thread waits for a core in its gradient or before it. So the
-    measured time is that of a whole step, less an exchange and an agreement in which nobody waits.
+    0 if there are no more ranks than cores, because no core is then shared. A thread may wait for a core in its gradient or before it. So
+    the measured time is a whole step's, without an exchange and an agreement in which no rank waits.
     """
     rounds = list(islice(zip(*(_rounds(measured, rank) for rank in ranks), strict=False), MOST_ROUNDS))
     if len(ranks) <= host.cores or not rounds:
@@ -58,7 +58,7 @@ def balance_seconds(measured: Measured, ranks: Sequence[int], host: Host) -> flo
 
 
 def ends_at(host: Host, works: Sequence[float]) -> float:
-    """When the last of these works is done, in seconds, if all begin at zero on an idle host."""
+    """The time at which the last of these works is done, in seconds, if all begin at zero on an idle host."""
     clock = Clock()
     cores = Cores(clock, host)
     moments: list[float] = [0.0]

@@ -1,4 +1,4 @@
-"""`hetsim-calibrate --from-trace RUN`: a cluster from what somebody's own training took."""
+"""`hetsim-calibrate --from-trace RUN`: make a cluster from the times of your own training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measuring the machines of a cluster, and writing the cluster that both backends read."""
+"""Measure the machines of a cluster, and write the cluster file for both backends."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from hetsim.workloads.task import BYTES
 def calibrate(
     file: Path, words: Sequence[str], *, seconds: float, against: Path | None = None, config_dir: Path | None
 ) -> Calibrated | None:
-    """Measure, and write the file. Returns what was found; None in a process that does not lead, which measures only."""
+    """Measure, and write the file. Returns the result; None in a process that does not lead."""
     if not 0.1 <= seconds <= 3600:
         raise ValueError(f"--seconds must be from 0.1 to 3600, not {seconds:g}")
     check_file(file)
@@ -54,7 +54,7 @@ def calibrate(
 
 
 def _other(method: str, words: Sequence[str], config_dir: Path | None) -> Experiment:
-    """The experiment of these words with another method, without what they say of the method's parts."""
+    """The experiment of these arguments with another method, without their keys for parts of the method."""
     parts = {"method", *(group for each in shipped() for group in each.choices)}
     kept = [word for word in words if re.split(r"[.=@]", word.lstrip("+~"))[0] not in parts]
     config, _, _ = composed(["backend=dist", *kept, f"method={method}", "pictures=false"], config_dir=config_dir)
@@ -137,7 +137,7 @@ def _calibrate(
 def measure(
     experiment: Experiment, backend: Processes, kind: type[Measurement], folder: Path, seconds: float, said: str | None
 ) -> Measured | None:
-    """What the processes of one kind of run find; None in a process that does not lead it."""
+    """The measurements of all processes in one kind of run; None in a process that does not lead."""
     folder.mkdir()
     output = folder / "measured.json"
     ends: list[Node | Server] = [*experiment.cluster.nodes, experiment.cluster.server]
@@ -159,13 +159,13 @@ def measure(
 
 
 def sizes(experiment: Experiment, rank: int) -> list[int]:
-    """The batch sizes that a worker's times are fitted to."""
+    """The batch sizes to which a worker's times are fitted."""
     plan = Plan(num_workers=experiment.num_workers, batch_size=experiment.batch_size, max_samples=experiment.cluster.max_samples)
     return sizes_of(plan, rank, FITTED)
 
 
 def duration(num_workers: int, seconds: float, kinds: Sequence[type[Measurement]], *, shares_links: bool) -> str:
-    """How long it will take, in a sentence."""
+    """The expected duration of the calibration, as a sentence."""
     gradients = num_workers + num_workers.bit_length()
     phases = {AmongWorkers: gradients + 3, AroundServer: gradients + 5 + shares_links, Uncapped: gradients + 1}
     total = sum(phases[kind] for kind in kinds) * seconds + 10 * len(kinds)

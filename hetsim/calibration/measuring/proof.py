@@ -1,4 +1,4 @@
-"""Whether a calibrated cluster predicts: short runs of three methods, by its times and by real processes."""
+"""Test the predictions of a calibrated cluster: short runs of three methods, simulated and in real processes."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from hetsim.sim.backend import Simulator
 from hetsim.workloads.phantom import PhantomWorkload
 
 METHODS = ("ssgd", "local_sgd", "asgd")
-"""An all-reduce for each gradient, gradients that follow each other, and a server."""
+"""Methods with an all-reduce for each gradient, with consecutive gradients, and with a server."""
 MOST_SECONDS = 5.0
-"""Of each real run."""
+"""The maximum seconds of each real run."""
 MOST_ERROR = 0.1
-"""Of a method's updates per second, relative: beyond it the calibration is not trustworthy."""
+"""The maximum relative error of a method's updates per second. Above it, the calibration is not trustworthy."""
 
 
 class Tried(NamedTuple):
-    """A method's updates per second, predicted and measured, and a clause about the intervals that differ most."""
+    """A method's predicted and measured updates per second, and a clause about the intervals that differ most."""
 
     method: str
     predicted: float
@@ -36,12 +36,12 @@ class Tried(NamedTuple):
 
     @property
     def error(self) -> float:
-        """Of the prediction, relative to what was measured."""
+        """The relative error of the prediction."""
         return self.predicted / self.measured - 1
 
     @property
     def doubt(self) -> str | None:
-        """A clause that says what was predicted wrongly; None within `MOST_ERROR`."""
+        """A clause that describes the wrong prediction; None if the error is within `MOST_ERROR`."""
         if abs(self.error) <= MOST_ERROR:
             return None
         return f"{self.method} was predicted to make {self.predicted:.3g} updates/s and made {self.measured:.3g}{self.where}"
@@ -50,9 +50,9 @@ class Tried(NamedTuple):
 def real_runs(
     make: Callable[[str], Experiment], backend: Processes, needs_server: Collection[bool], seconds: float, folder: Path
 ) -> tuple[dict[str, Experiment], list[str]]:
-    """Run each method that these processes can, in `folder/METHOD`.
+    """Run each method that is possible with these processes, in `folder/METHOD`.
 
-    Returns the experiments of which this process has the results, and a clause for each run that failed: what was measured is kept.
+    Returns the experiments whose results this process has, and a clause for each failed run. A failed run does not stop the calibration.
     """
     found, failed = {}, []
     for method in METHODS:
@@ -75,9 +75,9 @@ def real_runs(
 
 
 def tried(real: Mapping[str, Experiment], cluster: Cluster, num_parameters: int, folder: Path) -> list[Tried]:
-    """What this cluster predicts of the real runs in `folder`.
+    """The cluster's predictions for the real runs in `folder`.
 
-    A phantom is simulated, as times do not depend on what is learnt; data that belong to workers may be divided by what they are.
+    A phantom is simulated, because times do not depend on what is learnt. If data belong to workers, the run's own workload is simulated.
     """
     found = []
     for method, made in real.items():
@@ -92,7 +92,7 @@ def tried(real: Mapping[str, Experiment], cluster: Cluster, num_parameters: int,
 
 
 def _longest(intervals: Sequence[Mapping[str, Any]]) -> str:
-    """The kind of interval whose lengths make most of the difference."""
+    """The kind of interval whose lengths explain most of the difference."""
     if not intervals:
         return ""
     row = max(intervals, key=lambda row: abs(row["by_length"]))

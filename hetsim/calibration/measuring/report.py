@@ -21,12 +21,12 @@ from hetsim.runtime.files import write_text, written_whole
 
 
 def prefix(file: Path) -> str:
-    """How the names of the files of measured noise begin."""
+    """The beginning of the names of noise files."""
     return str(file.with_suffix(""))
 
 
 def check_places(file: Path, num_workers: int) -> None:
-    """ValueError with one sentence if a file that may be written is a link."""
+    """Raise ValueError if a file to write is a link."""
     for path in (file, file.with_suffix(".png"), *(Path(f"{prefix(file)}-{end}.csv") for end in ends_of(num_workers))):
         check_is_no_link(path)
 
@@ -42,7 +42,7 @@ def write_all(file: Path, experiment: Experiment, result: Calibrated, num_parame
 
 
 def validity(experiment: Experiment, result: Calibrated, num_parameters: int) -> dict[str, Any]:
-    """What the cluster holds for, as both backends read it."""
+    """The validity of the cluster, as both backends read it."""
     import torch
 
     return {
@@ -62,7 +62,7 @@ def validity(experiment: Experiment, result: Calibrated, num_parameters: int) ->
 
 
 def remarks(experiment: Experiment, result: Calibrated) -> str:
-    """What a reader of the file should know, as comments: when, where and of what it was measured, and its error."""
+    """Comments for readers of the file: time and place of the measurement, the workload, and the error."""
     smallest, largest = min(steps.sizes[0] for steps in result.steps), max(steps.sizes[1] for steps in result.steps)
     import torch
 
@@ -82,7 +82,7 @@ def remarks(experiment: Experiment, result: Calibrated) -> str:
 
 
 def told(file: Path, result: Calibrated) -> str:
-    """What was found, for the terminal."""
+    """The result as text for the terminal."""
     rows = []
     for rank, steps in enumerate(result.steps):
         line = f"{1e6 * steps.line.slope:.4g} µs a sample + {1e3 * steps.line.constant:.4g} ms"
