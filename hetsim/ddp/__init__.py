@@ -1,4 +1,4 @@
-"""hetsim in somebody's own DistributedDataParallel script: each rank takes its share of the batch, and the gradient is the serial one."""
+"""hetsim in your own DistributedDataParallel script: each rank takes its share of the batch, and the gradient equals the serial one."""
 
 from hetsim.ddp.team import Team
 

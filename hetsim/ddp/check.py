@@ -1,7 +1,8 @@
-"""What a Team does under `hetsim-ddp-check`: it changes an uneven split, keeps the gradients of some steps, and ends the script.
+"""A Team under `hetsim-ddp-check`: it changes an uneven split, stores the gradients of some steps, and ends the script.
 
-The command runs the script in several processes and then in one. As positions do not depend on the number of ranks, the single process
-takes the same global batches; a file contains the model's start. Both write their gradients to the folder that the variable names.
+The command runs the script in several processes and then in one. Positions do not depend on the number of ranks, so the single process
+takes the same global batches. A file contains the model's initial weights. Both runs write their gradients to a folder, whose name is in
+an environment variable.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ VARIABLE = "HETSIM_DDP_CHECK"
 START, SERIAL, WEIGHTED, REFUSED = "start-{}.pt", "serial.pt", "weighted.pt", "refused.txt"
 MIN_STEPS = 6
 KEPT_ENTRIES = 2**16
-"""Of each parameter's gradient, evenly spaced: the gradients of all steps are kept."""
+"""The number of evenly spaced entries of each parameter's gradient that are stored, because all steps are stored."""
 EPSILONS = {"tf32": 2.0**-10, "bf16": 2.0**-7}
-"""Of the precisions in which torch may compute products of f32, by its names."""
+"""The rounding errors of the precisions in which torch may compute products of f32, by their names."""
 PASSES_WITHOUT_A_TEAM = 3
-"""A script may compute gradients before it wraps its model, such as to allocate memory."""
+"""The number of backward passes that a script may run before it wraps its model, for example to allocate memory."""
 OWN_RANKS = (
     "the script starts its ranks itself (mp.spawn), and the check starts them as torchrun does: "
     "read RANK and WORLD_SIZE where they are set, and do not spawn"
@@ -52,7 +53,7 @@ IN_TRAINER = "create the Trainer from class BalancedTrainer(Balanced, Trainer), 
 
 @dataclass(frozen=True)
 class Turning(Allocation):
-    """Uneven parts (N … 1), which the ranks pass on after each window: the split changes as often as a measured one may."""
+    """Uneven parts (N … 1), which rotate among the ranks after each window, so that the split changes as often as a measured one may."""
 
     def initial(self, num_workers: int, batch_size: int, max_samples: Sequence[int] | None = None) -> Any:
         """The parts, the batch and the bounds."""
@@ -60,19 +61,19 @@ class Turning(Allocation):
         return parts, batch_size, max_samples
 
     def shares(self, state: Any) -> tuple[int, ...]:
-        """In proportion to the parts."""
+        """Shares in proportion to the parts."""
         parts, batch_size, max_samples = state
         return proportional(parts, batch_size, max_samples=max_samples)
 
     def observe(self, state: Any, timings: Sequence[Any], epoch: int = 0) -> Any:
-        """The parts, passed on to the next rank."""
+        """The parts, rotated by one rank."""
         (first, *others), batch_size, max_samples = state
         return (*others, first), batch_size, max_samples
 
 
 @dataclass(frozen=True)
 class Shortened(Data):
-    """An epoch of a few whole steps and the short last one, of samples from the whole data set."""
+    """An epoch of a few whole steps and the short last one, with samples from the whole data set."""
 
     whole: int = field(kw_only=True)
 
@@ -82,35 +83,35 @@ class Shortened(Data):
 
 
 class Check:
-    """The gradients of each step and model, by parameter: as they are reduced, by plain averaging, and weighted by samples."""
+    """The gradients of each step and model, by parameter: reduced, plainly averaged, and weighted by samples."""
 
     allocation: Allocation = Turning()
     num_wrapped = 0
-    """The models that all Teams of the process have wrapped."""
+    """The number of models that all Teams of the process have wrapped."""
 
     def __init__(self, folder: Path, rank: int, size: int) -> None:
         self.folder, self.rank, self.size = folder, rank, size
         self.num_models = 0
         self.steps: list[dict[str, Any]] = []
-        """Of each reduction: the gradients `reduced`, `plain` and `weighted`, the step's `number` and `shares`, and the model's `loss`."""
+        """For each reduction: the gradients `reduced`, `plain` and `weighted`, the step's `number` and `shares`, and the model's `loss`."""
         self.num_steps = MIN_STEPS
-        """After how many steps whose gradients are reduced the script ends."""
+        """The number of steps with reduced gradients after which the script ends."""
         self.epsilon = 0.0
-        """The coarsest rounding in the computation, so far as it can be seen: of outputs of modules, of gradients, of torch's settings."""
+        """The coarsest visible rounding in the computation: of modules' outputs, of gradients, of torch's settings."""
         self.batch_size = 0
         self.awaited: set[int] = set()
-        """In a single process: the steps in which several processes reduced gradients. Without no_sync, one process does so in more."""
+        """In a single process: the steps in which several processes reduced gradients. One process without no_sync reduces more often."""
         if size == 1 and (folder / WEIGHTED).is_file():
             several = torch.load(folder / WEIGHTED, weights_only=True, mmap=True)
             self.batch_size, self.awaited = several["batch_size"], {step["number"] for step in several["steps"]}
 
     def batch_of(self, batch_size: int) -> int:
-        """The batch size of all ranks, also in a single process: scripts may multiply one by the number of processes."""
+        """The batch size of all ranks, also in a single process, because scripts may multiply it by the number of processes."""
         self.batch_size = self.batch_size or batch_size
         return self.batch_size
 
     def shorten(self, data: Data, look_ahead: int) -> Data:
-        """An epoch in which the split changes twice, although loaders draw `look_ahead` steps ahead; whole epochs make up the check."""
+        """An epoch in which the split changes twice, although loaders draw `look_ahead` steps ahead. The check runs whole epochs."""
         window = data.accumulate
         ahead = -(-look_ahead // window) * window
         num_whole = -(-max(MIN_STEPS, 2 * (2 * window + ahead) + window) // window) * window
@@ -121,7 +122,7 @@ class Check:
         return data
 
     def begin(self, ddp: DistributedDataParallel, loss: str, present: Callable[[], Given]) -> Compared:
-        """Several processes leave the start of this model; a single one takes it. `present` is the batch whose gradients arrive."""
+        """Write the model's initial weights in several processes, or load them in a single one. `present` is the gradients' batch."""
         Check.num_wrapped += 1
         if not self.num_models:
             atexit.register(self.leave)
@@ -137,14 +138,14 @@ class Check:
         return Compared(self, ddp, loss, present)
 
     def _computed(self, module: torch.nn.Module, _: Any, output: Any) -> None:
-        """A module has computed this: under autocast, in a precision that its parameters do not show."""
+        """Record the precision of a module's output. Under autocast, it may differ from the parameters' precision."""
         for tensor in filter(torch.is_floating_point, tensors(output)):
             self.epsilon = max(self.epsilon, torch.finfo(tensor.dtype).eps)
             if tensor.dtype == torch.float32:
                 self.epsilon = max(self.epsilon, rounding_of_products(module, tensor.device))
 
     def end(self) -> None:
-        """The loop asks for a batch. After enough steps: leave what was found, and end the script."""
+        """Called when the loop asks for a batch. After enough steps, write the gradients and end the script."""
         reduced = {step["number"] for step in self.steps if step["complete"]}
         if not (self.awaited <= reduced if self.awaited else len(reduced) >= self.num_steps):
             return
@@ -155,7 +156,7 @@ class Check:
         raise SystemExit(0)
 
     def leave(self) -> None:
-        """Rank 0 writes what was found, once; also where the script ends by itself."""
+        """Rank 0 writes the gradients, once. Also called if the script ends by itself."""
         if steps := [step for step in self.steps if step["complete"] and (not self.awaited or step["number"] in self.awaited)]:
             self.steps = []
             if self.rank == 0:
@@ -172,7 +173,7 @@ class Compared:
         self._step: dict[str, Any] = {}
 
     def before(self, bucket: Any) -> None:
-        """The mean gradients of this rank: for plain averaging, and for weighting by samples."""
+        """Record this rank's mean gradients: for plain averaging, and weighted by samples."""
         given = self._present()
         number, shares = given.number, given.step.shares
         if bucket.index() == 0:
@@ -185,7 +186,7 @@ class Compared:
             self._take(kind, bucket, average)
 
     def after(self, bucket: Any, average: torch.Tensor) -> None:
-        """The reduced gradients."""
+        """Record the reduced gradients."""
         self._take("reduced", bucket, average)
         self._step["complete"] |= bucket.is_last()
 
@@ -197,13 +198,13 @@ class Compared:
 
 
 def checked(rank: int, size: int) -> Check | None:
-    """The check that the command asks for, by a variable of the environment; None if there is none."""
+    """The check that the command requests by an environment variable; None without a request."""
     folder = os.environ.get(VARIABLE)
     return Check(Path(folder), rank, size) if folder else None
 
 
 def refuse_own_ranks(folder: Path) -> None:
-    """Let a process that the script has started itself raise one sentence where it would join the ranks of others."""
+    """Let a process that the script itself has started raise an error if it would join other processes' ranks."""
     c10d: Any = dist.distributed_c10d
     joined = c10d.rendezvous
 
@@ -216,7 +217,7 @@ def refuse_own_ranks(folder: Path) -> None:
 
 
 def refuse_other_training(folder: Path, processes: int) -> None:
-    """Let a script raise one sentence that trains without a Team, and would do so to its end."""
+    """Let a script raise an error if it trains without a Team, because it would train to its end."""
     passes, backward = itertools.count(1), torch.autograd.backward
 
     def watched(*arguments: Any, **options: Any) -> None:
@@ -232,7 +233,7 @@ def refuse_other_training(folder: Path, processes: int) -> None:
 
 
 def refused(folder: Path, sentence: str) -> ValueError:
-    """The error with this sentence, which the command prints."""
+    """The error with this sentence. The command prints the sentence."""
     (folder / REFUSED).write_text(sentence, encoding="utf-8")
     return ValueError(sentence)
 
@@ -243,7 +244,7 @@ if VARIABLE in os.environ:
 
 
 def rounding_of_products(module: torch.nn.Module, device: torch.device) -> float:
-    """Of products of f32 in a module of this kind, where torch's settings allow another precision, as they do for convolutions on a GPU."""
+    """The rounding error of f32 products in such a module, if torch's settings allow less precision, as for convolutions on GPUs."""
     kinds = {torch.nn.modules.conv._ConvNd: "conv", torch.nn.RNNBase: "rnn"}
     kind = next((name for of, name in kinds.items() if isinstance(module, of)), "matmul")
     backends: Any = torch.backends

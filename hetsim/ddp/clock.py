@@ -1,4 +1,4 @@
-"""When a step of this rank began and when its gradients were computed: on the CPU, or on the GPU that computes them."""
+"""When a step of this rank began, and when its gradients were computed, on the CPU or on the GPU that computes them."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from typing import Any
 import torch
 
 ANCHOR_SECONDS = 10.0
-"""How long a mark serves to measure others from. CUDA gives milliseconds in single precision: 1 µs of 10 s, and 16 ms of three days."""
+"""The maximum age of an anchor. CUDA's single-precision milliseconds resolve 1 µs of 10 s, and 16 ms of three days."""
 
 
 class Clock(ABC):
-    """Marks moments now, and says later which they were. No mark waits for the device."""
+    """Makes marks now, and returns their times later. No mark waits for the device."""
 
     @abstractmethod
     def mark(self) -> Any:
-        """This moment of what the calling thread computes."""
+        """A mark for this moment in the calling thread's computation."""
 
     @abstractmethod
     def seconds(self, mark: Any) -> float:
-        """The moment of a mark, in seconds of the host's clock; waits until it is reached."""
+        """The time of a mark, in seconds of the host's clock. Waits until the mark is reached."""
 
 
 class HostClock(Clock):
-    """Of computation on the CPU."""
+    """The clock for computation on the CPU."""
 
     def mark(self) -> float:
         """The host's time."""
@@ -37,10 +37,10 @@ class HostClock(Clock):
 
 
 class CudaClock(Clock):
-    """Of computation on a CUDA device: a mark is an event on the current stream, reached when what was queued before it is done.
+    """The clock for computation on a CUDA device. A mark is an event on the current stream, reached when all earlier work is done.
 
-    Marks are measured from an anchor, an earlier mark that moves on with them, so that marks which are near each other are exact
-    to about a microsecond however long the run is.
+    Times of marks are relative to an anchor, an earlier mark that moves forward with them. So differences of near marks are exact to about
+    a microsecond in runs of any length.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -56,7 +56,7 @@ class CudaClock(Clock):
         return event
 
     def seconds(self, mark: torch.cuda.Event) -> float:
-        """Waits for the event."""
+        """The time of the event. Waits for the event."""
         mark.synchronize()
         since = float(self._anchor.elapsed_time(mark)) / 1e3
         moment = self._anchored + since

@@ -1,4 +1,4 @@
-"""What a copy of a wrapped model has in place of the Team's hooks, such as one for an average of the weights.
+"""Copies of a wrapped model, such as one for averaged weights, which do not get the Team's hooks.
 
 No `from __future__ import annotations` here: DistributedDataParallel compares the hook's annotations with its own classes.
 """
@@ -15,10 +15,10 @@ not_compiled: Callable[[Any], Any] = torch.compiler.disable
 
 
 class Copied:
-    """In a copy, which may compute: gradients that it would average are refused, because no Team weights them."""
+    """The hook of a copy. The copy may compute, but not average gradients, because no Team weights them."""
 
     def __call__(self, module: torch.nn.Module, *_: Any) -> None:
-        """The copy is called."""
+        """When the copied model is called, replace its averaging hook by `refuse`."""
         if isinstance(module, DistributedDataParallel) and torch.is_grad_enabled() and module._comm_hooks:
             remove(module)
             module.register_comm_hook(None, refuse)
@@ -39,7 +39,7 @@ class Own:
 
 
 def remove(ddp: DistributedDataParallel) -> None:
-    """Of a copy: take out what a copy has, so that another Team may wrap it."""
+    """Remove this hook from a copy, so that another Team can wrap it."""
     for module in ddp.modules():
         for hooks in (module._forward_pre_hooks, module._forward_hooks):
             for key in [key for key, hook in hooks.items() if isinstance(hook, Copied)]:
@@ -50,7 +50,7 @@ def remove(ddp: DistributedDataParallel) -> None:
 
 
 def refuse(_: None, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:  # type: ignore[name-defined]  # noqa: ARG001
-    """ValueError with one sentence."""
+    """Raise ValueError."""
     raise ValueError(
         "this model is a copy of one that a Team wraps, and its gradients would not be weighted: train the wrapped model, "
         "or let another Team wrap the copy"

@@ -1,4 +1,4 @@
-"""By what a loss is divided. Its graph shows this before the backward pass, also where a mean is over other samples than the batch's."""
+"""The divisors of a loss. Its graph shows them before the backward pass, also for a mean over other samples than the batch's."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from hetsim.ddp.copies import not_compiled
 from hetsim.ddp.nodes import GATHERED, NONLINEAR, PRODUCT, RATIO, SUMMED, UNDIVIDED, Divisor
 
 MARK = "hetsim.ddp"
-"""In the metadata of the nodes that computed a model's outputs."""
+"""The key in the metadata of nodes that computed a model's outputs."""
 MAX_VISITS = 5000
-"""Of nodes between a loss and the model's outputs."""
+"""The maximum number of nodes to visit between a loss and the model's outputs."""
 
 
 class Output(NamedTuple):
     """A model's output."""
 
     is_loss: bool
-    """Whether it is a single number, so that the model computes its loss itself."""
+    """Whether the output is a single number, so that the model computes its loss itself."""
     check: Callable[[Sequence[Divisor]], None]
     """Raises ValueError if a loss with these divisors would be weighted wrongly."""
 
@@ -43,7 +43,7 @@ def watch_losses() -> None:
 
 
 def check_losses(losses: Any) -> None:
-    """ValueError with one sentence if a loss would be weighted wrongly, as far as its graph shows."""
+    """Raise ValueError if a loss would be weighted wrongly, as far as its graph shows."""
     for loss in [losses] if isinstance(losses, torch.Tensor) else losses:
         if loss.grad_fn is None:
             continue
@@ -61,7 +61,8 @@ Path = tuple[Divisor, ...]
 def _paths(loss: Any) -> Iterator[tuple[Output, Path]]:
     """The outputs that the loss is computed from, each with the divisors between them.
 
-    Paths that may contain an unknown divisor are left out: through a function of the script's own, or through a sum that may be weighted.
+    Paths that may contain an unknown divisor are left out. Such paths contain a function of the script's own, or a sum that may be
+    weighted.
     """
     waiting: list[tuple[Any, Path, Output | None]] = [(loss, (), None)]
     seen: set[Any] = set()
@@ -89,7 +90,7 @@ def _paths(loss: Any) -> Iterator[tuple[Output, Path]]:
 
 
 def _below(node: Any, above: Path) -> Iterator[tuple[Any, Path]]:
-    """The nodes that this one is computed from, each with the divisors from the loss to it."""
+    """The nodes from which this node is computed, each with the divisors on the path from the loss."""
     following, last = node.next_functions, above[-1].function if above else ""
     if last == GATHERED.function or nodes.communicates(node):
         path: Path = (GATHERED,)

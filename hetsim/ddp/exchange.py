@@ -1,4 +1,4 @@
-"""What the ranks tell each other beside gradients: what they agree on at the start, and the seconds that their windows took."""
+"""Communication between ranks besides gradients: their agreement at the start, and the seconds of their windows."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from hetsim.effects import Batch, Contribution
 from hetsim.policies.allocation import Allocation
 
 UNREAD_WINDOWS = 4
-"""Marks of a GPU that are kept before the oldest is read: by then the GPU has passed it, and nothing waits."""
+"""The number of GPU marks to keep before the oldest is read. By then, the GPU has reached it, so nothing waits."""
 
 
 class Control:
-    """Collectives on small tensors in the CPU's memory, over a gloo group of their own: they never wait for a GPU, nor for gradients."""
+    """Collectives on small CPU tensors in a separate gloo group. They never wait for a GPU, nor for gradients."""
 
     def __init__(self, group: Any = None) -> None:
         ranks = None if group is None else dist.get_process_group_ranks(group)
@@ -31,7 +31,7 @@ class Control:
         self.rank, self.size = dist.get_rank(self.group), dist.get_world_size(self.group)
 
     def gather(self, numbers: Sequence[int]) -> list[list[int]]:
-        """The whole numbers of each rank, in rank order; as many of each."""
+        """The integers of each rank, in rank order. All ranks pass equally many."""
         mine = torch.tensor(numbers, dtype=torch.int64)
         everything = [torch.empty_like(mine) for _ in range(self.size)]
         dist.all_gather(everything, mine, group=self.group)
@@ -43,7 +43,7 @@ class Control:
         return flat
 
     def begin_gather(self, number: float) -> tuple[torch.Tensor, Any]:
-        """Each rank's number, in rank order. Valid after the returned work has been waited for."""
+        """Start to gather each rank's number, in rank order. The result is valid after waiting for the returned work."""
         numbers = torch.zeros(self.size, dtype=torch.float64)
         numbers[self.rank] = number
         return numbers, dist.all_reduce(numbers, group=self.group, async_op=True)
@@ -58,12 +58,12 @@ class Control:
         return [each[:count] for each, count in zip(everything, counts, strict=True)]
 
     def check_same(self, number: int, otherwise: str) -> None:
-        """ValueError with this sentence, on every rank, if the number is not the same on all of them."""
+        """Raise ValueError with this sentence, on every rank, if the ranks' numbers differ."""
         if len({each for (each,) in self.gather([number])}) > 1:
             raise ValueError(otherwise)
 
     def check_agreed(self, **values: int) -> None:
-        """ValueError with one sentence, on every rank, if a value is not the same on all of them."""
+        """Raise ValueError, on every rank, if the ranks' values differ."""
         everything = self.gather(list(values.values()))
         for place, name in enumerate(values):
             numbers = [each[place] for each in everything]
@@ -72,7 +72,7 @@ class Control:
 
 
 def timeout_of(group: Any) -> timedelta | None:
-    """The timeout of this group, or of the group of all ranks; None if its backends do not say."""
+    """The timeout of this group, or of the group of all ranks; None if its backends do not report it."""
     group = group or dist.group.WORLD
     options: list[Any] = [getattr(group._get_backend(device), "options", None) for device in group._device_types]
     return max((each._timeout for each in options if hasattr(each, "_timeout")), default=None)
@@ -80,7 +80,7 @@ def timeout_of(group: Any) -> timedelta | None:
 
 @dataclass(frozen=True)
 class _Report:
-    """A window that the allocation is to observe, with the exchange that it asked for."""
+    """A window for the allocation to observe, with the exchange that the allocation requested."""
 
     window: Window
     seconds: torch.Tensor | None = None
@@ -88,11 +88,11 @@ class _Report:
 
 
 class Balance:
-    """The allocation's state, and what was measured since it last asked. All but the seconds are the same on all ranks.
+    """The allocation's state, and the measurements since it last requested them. All but the seconds are the same on all ranks.
 
-    A window counts if it is split as was last decided, but for the first `warmup_steps` windows of each split: in them, kernels are
-    chosen and compiled for its sizes. Short steps at the end of an epoch are not measured, nor are windows in which a rank only waited
-    by its clock, nor outliers; where a rank has no others, the allocation observes nothing.
+    A window counts if it has the newest split. The first `warmup_steps` windows of each split do not count, because kernels are chosen and
+    compiled in them. Short steps at the end of an epoch do not count either, nor outliers, nor windows in which a rank only waited. If a
+    rank has no other windows, the allocation observes nothing.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class Balance:
         grain: Grain = Grain(),  # noqa: B008 it is frozen
         bounds: Sequence[int] | None = None,
     ) -> None:
-        """The allocation divides a batch into units of the `grain`, with these `bounds` of the ranks in units."""
+        """The allocation divides a batch into units of the `grain`. `bounds` are the ranks' maximum units."""
         self.allocation, self.state, self.grain, self._bounds = allocation, state, grain, bounds
         self.measures = type(allocation).observe is not Allocation.observe
         self.num_exchanges = 0
@@ -114,22 +114,22 @@ class Balance:
         self._report: _Report | None = None
         self._num_windows = 0  # of the present split
         self._unread: list[tuple[Window, bool]] = []
-        """Windows, and whether they count."""
+        """Windows, and whether each counts."""
         self._num_steps = 0
-        """To be reported: the same on all ranks."""
+        """The number of steps to report, which is the same on all ranks."""
         self._timed = Timed()
 
     @property
     def shares(self) -> tuple[int, ...]:
-        """The split that was last decided."""
+        """The newest split."""
         return self.grain.samples(self.allocation.shares(self.state), self._bounds)
 
     def end_window(self, window: Window) -> None:
-        """This window is over; in the next one it is reported."""
+        """End a window. It is reported in the next one."""
         self._last = window
 
     def begin_exchange(self, clock: Clock) -> None:
-        """The first gradients of the next window are ready: start to exchange what was measured, if the allocation asks."""
+        """Start to exchange measurements if the allocation asks for them. Called when the first gradients of a window are ready."""
         window, self._last = self._last, None
         if window is None or not self.measures:
             return
@@ -164,7 +164,7 @@ class Balance:
                 self._timed.know(seconds, samples)
 
     def decided(self) -> tuple[int, ...] | None:
-        """At the beginning of a step: observe what was exchanged in the step before; the new split, if there is one."""
+        """At the beginning of a step: observe the exchange of the step before. Returns the new split, or None if it is unchanged."""
         report, self._report = self._report, None
         if report is None:
             return None

@@ -1,4 +1,4 @@
-"""Which forward passes the arriving gradients belong to: their batch, and the number of its samples."""
+"""Find the forward passes of arriving gradients: their batch, and the number of its samples."""
 
 from __future__ import annotations
 
@@ -46,24 +46,24 @@ class Forward(NamedTuple):
     given: Given
     samples: int
     assigned: int
-    """The samples in the batch."""
+    """The number of samples that the Team assigned."""
 
 
 class Steps(Protocol):
-    """What is known of the present step."""
+    """Events of the current step."""
 
     def called(self, inputs: Any) -> Forward | None:
-        """The forward pass with these inputs; None if the loop has no batch yet."""
+        """A model was called. Returns the forward pass with these inputs; None if the loop has no batch yet."""
 
     def arrive(self, forward: Forward, loss: str) -> None:
-        """The gradients of this forward pass arrive next."""
+        """The gradients of this forward pass are about to arrive."""
 
     def divided(self, forward: Forward, loss: str, divisors: Sequence[Divisor]) -> None:
-        """A loss of this kind was computed from the output of this forward pass, and has these divisors."""
+        """A loss of this kind, with these divisors, was computed from the output of this forward pass."""
 
 
 class Forwards:
-    """Those of a model whose gradients have arrived since the last reduction."""
+    """The forward passes of a model whose gradients have arrived since the last reduction."""
 
     def __init__(self, steps: Steps, loss: str) -> None:
         self._steps, self._loss = steps, loss
@@ -71,7 +71,7 @@ class Forwards:
         self._arrive = not_compiled(self._arrive_at)
 
     def __call__(self, _: torch.nn.Module, arguments: Any, options: Any, output: Any) -> None:
-        """The model has returned this output: its gradients tell that the backward pass comes to this forward pass."""
+        """Register hooks on an output that the model has returned. They report when its gradients arrive."""
         forward = self._steps.called((arguments, options)) if torch.is_grad_enabled() else None
         if forward is None:
             return
@@ -88,7 +88,7 @@ class Forwards:
         return arrived
 
     def _arrive_at(self, new: list[Forward], _: torch.Tensor) -> None:
-        """Gradients arrive at an output; `new` has its forward pass until then."""
+        """Report the first gradients at an output. `new` contains its forward pass until then."""
         if new:
             forward = new.pop()
             self._steps.arrive(forward, self._loss)
@@ -96,7 +96,7 @@ class Forwards:
 
 
 def check_divisors(divisors: Sequence[Divisor], *numbers: int) -> None:
-    """ValueError with one sentence if a loss with these divisors is no mean over one of these numbers of samples.
+    """Raise ValueError unless a loss with these divisors is a mean over one of these numbers of samples.
 
     A loss may have several divisors: of samples, of tasks, of accumulated steps.
     """
@@ -124,10 +124,10 @@ def check_divisors(divisors: Sequence[Divisor], *numbers: int) -> None:
 
 
 def samples_in(inputs: Any, given: Given, assigned: int) -> int:
-    """The samples of a batch in a model's input, if it is clearly a part of the batch, or more than the batch; else those assigned.
+    """The samples of a batch in a model's input, if it clearly is a part of the batch or more than the batch; else `assigned`.
 
-    A tensor counts if it has the shape of one of the batch's tensors but for the first dimension, and two dimensions at least or the same
-    memory. A batch whose second dimension is as large as the first may have its samples there.
+    A tensor counts if its shape is that of a tensor of the batch except for the first dimension, and it has two dimensions or the same
+    memory. A batch with equal first and second dimensions may have its samples in the second.
     """
     for tensor in inputs[0]:  # most models take a tensor of the batch first
         if not isinstance(tensor, torch.Tensor) or tensor.dim() < 2:
@@ -146,7 +146,7 @@ def samples_in(inputs: Any, given: Given, assigned: int) -> int:
 
 
 def check_parts(arrived: Sequence[Forward], assigned: int) -> None:
-    """ValueError with one sentence if these forward passes of one batch were not of equal parts that make up the whole batch."""
+    """Raise ValueError unless these forward passes of one batch have equal parts that together are the whole batch."""
     sizes = [forward.samples for forward in arrived]
     if any(size % assigned for size in sizes) and (len(set(sizes)) > 1 or sum(sizes) % assigned):
         raise ValueError(PARTS.format(", ".join(map(str, sizes[:4])), assigned))

@@ -1,4 +1,4 @@
-"""Shares in whole multiples of some number of samples, and not below another: for Mixup, tensor cores, BatchNorm."""
+"""Shares that are multiples of a number of samples and have a minimum: for Mixup, tensor cores, BatchNorm."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Grain:
 
     multiple_of: int = 1
     at_least: int = 1
-    """Samples of each rank."""
+    """The minimum number of samples of each rank."""
 
     def __post_init__(self) -> None:
         checks.whole("multiple_of", self.multiple_of)
@@ -23,16 +23,16 @@ class Grain:
 
     @property
     def least(self) -> int:
-        """The fewest units of a rank."""
+        """The minimum number of units of a rank."""
         return -(-self.at_least // self.multiple_of)
 
     @property
     def is_single(self) -> bool:
-        """Whether any split will do."""
+        """Whether every split is allowed."""
         return self == Grain()
 
     def units(self, batch_size: int, num_ranks: int) -> int:
-        """A batch in units; ValueError with one sentence if there is no such split."""
+        """The batch in units. Raises ValueError if no split is possible."""
         if batch_size % self.multiple_of:
             other = max(self.multiple_of, batch_size - batch_size % self.multiple_of)
             raise ValueError(f"batch_size={batch_size} cannot be divided into multiples of multiple_of={self.multiple_of}: take {other}")
@@ -45,7 +45,7 @@ class Grain:
         return batch_size // self.multiple_of
 
     def bounds(self, max_samples: Sequence[int] | None, batch_size: int) -> tuple[int, ...] | None:
-        """The ranks' `max_samples` in units; ValueError with one sentence if there is no such split."""
+        """The ranks' `max_samples` in units. Raises ValueError if no split is possible."""
         if max_samples is None or self.is_single:
             return None if max_samples is None else tuple(max_samples)
         bounds = tuple(bound // self.multiple_of for bound in max_samples)
@@ -58,7 +58,7 @@ class Grain:
         return bounds
 
     def samples(self, units: Sequence[int], bounds: Sequence[int] | None) -> tuple[int, ...]:
-        """The split in samples, given the units of each rank by the allocation. Ranks with too few get the fewest."""
+        """The split in samples, from the allocation's split in units. Ranks with too few units get the minimum."""
         if min(units) < self.least and len(units) > 1:
             units = proportional(units, sum(units), least=self.least, max_samples=bounds)
         return tuple(each * self.multiple_of for each in units)

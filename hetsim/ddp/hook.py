@@ -1,4 +1,4 @@
-"""The communication hook that weights each rank's mean gradient by its samples, or by its tokens, before gradients are averaged.
+"""The communication hook that weights each rank's mean gradient by its samples or tokens before gradients are averaged.
 
 No `from __future__ import annotations` here: DistributedDataParallel compares the hook's annotations with its own classes.
 """
@@ -21,19 +21,19 @@ from hetsim.ddp.forwards import Steps as Passed
 from hetsim.ddp.tokens import Normalised
 
 Hook = Callable[[Any, Any], Any]
-"""A hook of DistributedDataParallel, which averages a bucket over N ranks."""
+"""A communication hook of DistributedDataParallel that averages a bucket over N ranks."""
 
 
 MEAN, GLOBAL = LOSSES = ("mean", "global")
-"""What a loss is: the mean over this rank's samples, or normalised over all ranks, so that gradients are averaged as they are."""
+"""Kinds of losses: the mean over this rank's samples, or normalised over all ranks, so that gradients are plainly averaged."""
 
 
 RELEASE_SECONDS = 5.0
-"""The longest wait at exit, such as for a collective that never ends."""
+"""The maximum wait at exit, for example for a collective that never ends."""
 IDLE_SECONDS = 0.1
 """The wait at exit for a thread of gloo that releases the tensors of its last collective."""
 _callbacks: weakref.WeakSet[Callable[[Any], Any]] = weakref.WeakSet()
-"""Those that a thread of gloo runs or has not released yet."""
+"""Callbacks that a thread of gloo runs or has not released yet."""
 
 
 @atexit.register
@@ -53,27 +53,27 @@ def wait_for_gloo() -> None:
 
 
 class Steps(Passed, Protocol):
-    """What the hook needs to know of the present step, and whom it tells how far the gradients are: those of one of several models."""
+    """The hook's view of the current step, and the events that it reports. There may be several models."""
 
     def factor(self, loss: str) -> float:
-        """By which this rank's gradients of this loss are multiplied before the average."""
+        """The factor on this rank's gradients of this loss before the average."""
 
     def first_bucket(self, loss: str) -> Normalised | None:
-        """The first gradients are ready. With counted tokens: how they are averaged."""
+        """The first gradients are ready. Returns how to average them if tokens are counted, else None."""
 
     def last_bucket(self, arrived: Sequence[Forward], loss: str) -> Callable[[], None]:
-        """All gradients are ready, of these forward passes; the answer is called when the last of them are reduced."""
+        """All gradients of these forward passes are ready. Call the returned function when the last of them are reduced."""
 
 
 def receives_buffers(ddp: Any) -> bool:
-    """Whether each call of the model begins with the buffers of rank 0."""
+    """Whether each call of the model first copies the buffers of rank 0."""
     return bool(ddp.broadcast_buffers) and any(True for _ in ddp.module.buffers())
 
 
 def distributed(model: Any, group: Any, state: Any) -> DistributedDataParallel:
-    """The DistributedDataParallel in this model; ValueError with one sentence if its gradients, weighted in this group, would be wrong.
+    """The DistributedDataParallel in this model. Raises ValueError if its gradients, weighted in this group, would be wrong.
 
-    `state` is that of the hook that averages: a process group, or what has one.
+    `state` is the state of the averaging hook: a process group, or an object that contains one.
     """
     ddp = getattr(model, "_orig_mod", model)
     if not isinstance(ddp, DistributedDataParallel):
@@ -96,14 +96,14 @@ def distributed(model: Any, group: Any, state: Any) -> DistributedDataParallel:
 
 @dataclass
 class Weighted:
-    """The state of `weighted_hook`: the present step, and the hook that averages."""
+    """The state of `weighted_hook`: the current step, and the averaging hook."""
 
     steps: Steps
     hook: Hook
     state: Any = None
     loss: str = MEAN
     check: Any = None
-    """Who compares gradients with the serial ones, under `hetsim-ddp-check`."""
+    """The check that compares gradients with serial ones, under `hetsim-ddp-check`; else None."""
     forwards: Forwards = field(init=False)
     """The model's forward passes."""
     _tokens: Normalised | None = field(init=False, default=None)
@@ -116,7 +116,7 @@ class Weighted:
 
 
 def register(ddp: DistributedDataParallel, weighted: Weighted) -> None:
-    """Let the model average its gradients so; ValueError with one sentence if it has a hook already."""
+    """Register the hook with the model. Raises ValueError if the model has a hook already."""
     remove(ddp)
     if any(isinstance(state, Weighted) for _, state in ddp._comm_hooks):
         raise ValueError(

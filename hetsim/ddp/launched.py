@@ -1,4 +1,4 @@
-"""How `hetsim-ddp-check` starts torchrun and its ranks: torch is imported while another folder is the current one, before the script is.
+"""Start torchrun and its ranks for `hetsim-ddp-check`. torch is imported before the script, and from another current folder.
 
 `python -P -m hetsim.ddp.launched torchrun …` is torchrun; each of its ranks is `python -m hetsim.ddp.launched SCRIPT …`, or `-m MODULE …`.
 """
@@ -14,9 +14,9 @@ from hetsim.runtime.parent import end_with
 
 SAFE = "PYTHONSAFEPATH"
 AS_BEFORE = "HETSIM_DDP_SAFEPATH"
-"""What the variable above was when the user called the check."""
+"""The value of the variable above when the user called the check."""
 PARENT = "HETSIM_DDP_PARENT"
-"""The process that starts this one, which does not outlive it."""
+"""The process that starts this one. This process ends with it."""
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""A data loader whose batches are this rank's shares, in place of a DataLoader with a DistributedSampler."""
+"""A data loader whose batches are this rank's shares. It replaces a DataLoader with a DistributedSampler."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from hetsim.workloads.device import keep_kernels
 
 OWN = ("batch_size", "batch_sampler", "sampler")
 OTHER = ("batch_size", "drop_last")
-"""Of the DataLoader within, they are not those of the Team."""
+"""Attributes of the inner DataLoader that differ from the Team's."""
 DEFAULT_PREFETCH = 2
-"""Batches that each worker of a DataLoader draws ahead."""
+"""The number of batches that each worker of a DataLoader draws ahead."""
 
 
 class Loop(Protocol):
     """The training loop that asks for batches."""
 
     number: int
-    """Of the next step."""
+    """The number of the next step."""
 
     def begin_loop(self) -> None:
         """A new iterator begins."""
@@ -34,20 +34,20 @@ class Loop(Protocol):
         """The loop asks for the next batch."""
 
     def hand_over(self, step: Step, batch: Any) -> None:
-        """The loop gets the batch of this step."""
+        """The loop receives the batch of this step."""
 
     def end_epoch(self) -> None:
-        """There was none left."""
+        """The epoch has no further batch."""
 
 
 def look_ahead(options: Mapping[str, Any]) -> int:
-    """How many steps ahead of the one that it returns a DataLoader with these options draws."""
+    """How many steps ahead of the returned batch a DataLoader with these options draws."""
     workers = options.get("num_workers") or 0
     return workers * (options.get("prefetch_factor") or DEFAULT_PREFETCH) if workers else 0
 
 
 def check_options(dataset: Any, options: Mapping[str, Any]) -> None:
-    """ValueError with one sentence for what would not give each rank its share of each step."""
+    """Raise ValueError for a dataset or options with which ranks would not get their shares."""
     if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
         raise ValueError("an IterableDataset has its own order of samples, so no rank can get its share: take a Dataset with indices")
     if not hasattr(dataset, "__len__"):
@@ -60,10 +60,10 @@ def check_options(dataset: Any, options: Mapping[str, Any]) -> None:
 
 
 class TeamLoader:
-    """The batches of this rank. It is no DataLoader, so that frameworks which would divide one among ranks leave it alone.
+    """The batches of this rank. It is no DataLoader, so frameworks that divide a DataLoader among ranks do not divide it.
 
-    Iterating continues where the last iteration stopped: to the end of the epoch after a `break` or a resume. Where the last batch of an
-    epoch has been returned, it goes through the next one, whether or not the loop had asked for another batch.
+    Iterating continues where the last iteration stopped: to the end of the epoch after a `break` or a resume. If the last batch of an epoch
+    has been returned, the next iteration goes through the next epoch, even if the loop did not ask for another batch.
     """
 
     def __init__(self, dataset: Any, schedule: Schedule, loop: Loop, rank: int, device: Any, options: Mapping[str, Any]) -> None:
@@ -76,11 +76,11 @@ class TeamLoader:
         self._loader: DataLoader[Any] = DataLoader(dataset, batch_sampler=_Batches(self), **options)
 
     def __len__(self) -> int:
-        """The steps of a whole epoch."""
+        """The number of steps of a whole epoch."""
         return self.schedule.data.num_steps()
 
     def __getattr__(self, name: str) -> Any:
-        """What else scripts read of a DataLoader, such as `num_workers`."""
+        """Further attributes of a DataLoader that scripts read, such as `num_workers`."""
         if name in OTHER:
             raise AttributeError(f"a Team's loader has no {name}, as shares change: team.samples is that of this rank in this step")
         if name.startswith("_"):
@@ -88,7 +88,7 @@ class TeamLoader:
         return getattr(self._loader, name)
 
     def draw(self) -> Iterator[list[int]]:
-        """The samples of this rank in each step that is left of the epoch."""
+        """The samples of this rank in each remaining step of the epoch."""
         schedule = self.schedule
         order = schedule.data.order(schedule.epoch)
         for step in schedule.steps(self._loop.number):
@@ -117,7 +117,7 @@ class TeamLoader:
 
 
 class Reshuffled:
-    """The sampler of a TeamLoader, for loops that call its `set_epoch`. Each epoch has an order of its own without it."""
+    """The sampler of a TeamLoader, for loops that call its `set_epoch`. Epochs have different orders without this call."""
 
     def set_epoch(self, epoch: int) -> None:
         """Do nothing."""
@@ -142,7 +142,7 @@ class _Batches:
 
 
 def moved(batch: Any, device: Any) -> Any:
-    """The batch with all that can be moved on the device, in containers of the same types."""
+    """The batch with all movable parts on the device, in containers of the same types."""
     if isinstance(batch, torch.Tensor):
         return batch.to(device, non_blocking=True)
     if hasattr(batch, "to"):

@@ -1,4 +1,4 @@
-"""What a node of a loss's graph divides by, or computes of all samples of a rank."""
+"""The divisor of a node in a loss's graph, or its function of all samples of a rank."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ import torch
 MEAN, SUM = 1, 2
 """torch's numbers for `reduction="mean"` and `"sum"`."""
 TOLERANCE = 1e-6
-"""Relative rounding of a divisor, such as a sum of class weights."""
+"""The relative rounding error of a divisor, such as a sum of class weights."""
 PRODUCT, SUMMED, UNDIVIDED, RATIO, BETWEEN = "product", "sum", "sum so far", "ratio", "between"
 FUNCTIONS = {f"{name}Backward": name.lower() for name in ("Sqrt", "Log", "Log10", "Log2", "Log1P", "Exp", "Pow", "Reciprocal")}
-"""Of a mean: their mean over the ranks is not that of the whole batch."""
+"""Functions of a mean. Their mean over the ranks is not their value for the whole batch."""
 REDUCTIONS = {
     "LinalgVectorNormBackward": "norm", "NormBackward": "norm", "DistBackward": "norm", "MaxBackward": "max", "AmaxBackward": "max",
     "MinBackward": "min", "AminBackward": "min", "AminmaxBackward": "min or max", "MedianBackward": "median", "NanmedianBackward": "median",
     "LogsumexpBackward": "logsumexp", "ProdBackward": "prod", "StdBackward": "std", "VarBackward": "var",
 }  # fmt: skip
-"""Over samples, like functions of a mean."""
+"""Reductions over samples. They are wrong for the same reason as functions of a mean."""
 LINEAR = {
     f"{name}Backward"
     for name in (
@@ -31,37 +31,37 @@ LINEAR = {
         "ToCopy", "MseLoss", "SmoothL1Loss", "HuberLoss", "Mul", "NllLoss", "NllLoss2D",
     )
 }  # fmt: skip
-"""They divide nothing, apart from products with constants, but may pass on a divisor of the model's output."""
+"""Nodes that divide nothing, except products with constants, but may pass on a divisor of the model's output."""
 NONLINEAR = {
     f"{name}Backward"
     for name in ("LogSoftmax", "Softmax", "Exp", "Log", "Sigmoid", "LogSigmoid", "Tanh", "Softplus", "BinaryCrossEntropyWithLogits")
 }
-"""A factor of what they take is none of what they give."""
+"""Nodes whose output does not scale with a factor of their input."""
 PASSING = {
     f"{name}Backward"
     for name in ("LogSoftmax", "Softmax", "Add", "Sub", "Rsub", "Neg", "View", "UnsafeView", "T", "Transpose", "Addmm", "ToCopy", "Select")
 }
-"""They do nothing that matters on a path without an undivided sum."""
+"""Nodes that do not matter on a path without an undivided sum."""
 COLLECTIVE = re.compile(r"_?(all_gather|all_reduce|reduce_scatter|all_to_all)\w*|broadcast")
 """The functions of torch.distributed whose gradients come from other ranks."""
 PAIRS = {"MmBackward": ("self", "mat2"), "BmmBackward": ("self", "mat2"), "CdistBackward": ("x1", "x2"), "PdistBackward": ("self", "self")}
-"""What nodes take in pairs."""
+"""Attributes of nodes with two inputs."""
 DEPTH = 3
-"""Of calls, within which a function's code is searched for collectives."""
+"""The depth of calls up to which a function's code is searched for collectives."""
 
 
 class Divisor(NamedTuple):
-    """What a node divides by."""
+    """The divisor of a node."""
 
     number: int | torch.Tensor
     sizes: tuple[int, ...] = ()
-    """Of the dimensions over which it takes the mean."""
+    """The sizes of the dimensions over which the node takes the mean."""
     is_mean: bool = True
     """Whether it divides a sum over samples. Otherwise it may scale a loss, such as by the number of accumulated steps."""
     function: str = ""
-    """No divisor, but what is computed of a mean or of all samples, or a sum that nothing divides."""
+    """If not empty, this is no divisor, but a function of a mean or of all samples, or an undivided sum."""
     divides_terms: bool = False
-    """Whether it divides terms that were added up, of which there may be one for each sample."""
+    """Whether the node divides a sum of terms, which may be one term for each sample."""
 
     def fits(self, samples: int) -> bool:
         """Whether this is a mean over all `samples` samples."""
@@ -73,16 +73,16 @@ class Divisor(NamedTuple):
         )
 
     def has_rows(self, samples: int) -> bool:
-        """Whether it is taken over this number of rows, as far as its sizes are known."""
+        """Whether the mean is over this number of rows, as far as its sizes are known."""
         return not self.sizes or self.sizes[0] % samples == 0 or samples in self.sizes
 
 
 GATHERED = Divisor(1, is_mean=False, function="gathered")
-"""Samples of other ranks, whose gradients arrive here."""
+"""A gather of other ranks' samples, whose gradients arrive here."""
 
 
 def divisor_of(node: Any) -> Divisor | None:
-    """What this node divides by; None if it does not divide, or by something that depends on the weights."""
+    """The divisor of this node; None if the node does not divide, or divides by a number that depends on the weights."""
     name = node.name()
     if name.startswith("MeanBackward"):
         sizes = node._saved_self_sym_sizes
@@ -102,7 +102,7 @@ def divisor_of(node: Any) -> Divisor | None:
 
 
 def function_of(node: Any, above: Sequence[Divisor]) -> Divisor | None:
-    """What this node, which is not below a mean, computes of a loss, where that may be wrong."""
+    """A function of a loss in this node, which is not below a mean, that may make the loss wrong; else None."""
     name = kind_of(node)
     if name in REDUCTIONS:
         return batch_function(node)
@@ -118,13 +118,13 @@ def function_of(node: Any, above: Sequence[Divisor]) -> Divisor | None:
 
 
 def batch_function(node: Any) -> Divisor | None:
-    """A norm, maximum or the like over samples; None if the node is none."""
+    """A norm, maximum or similar function over samples; None for other nodes."""
     function = REDUCTIONS.get(kind_of(node))
     return None if function is None else reduction_of(node, function)
 
 
 def reduction_of(node: Any, function: str) -> Divisor | None:
-    """What this node computes of all samples; None if it leaves the first dimension."""
+    """A reduction over all samples; None if the node keeps the first dimension."""
     sizes = sizes_of(node)
     dims = getattr(node, "_saved_dim", None)
     dims = range(len(sizes)) if dims is None or dims == () else (dims,) if isinstance(dims, int) else dims
@@ -132,12 +132,12 @@ def reduction_of(node: Any, function: str) -> Divisor | None:
 
 
 def sizes_of(node: Any) -> tuple[int, ...]:
-    """The shape of what this node takes."""
+    """The shape of the node's input."""
     return tuple(node._saved_self_sym_sizes if hasattr(node, "_saved_self_sym_sizes") else node._saved_self.shape)
 
 
 def between_samples(node: Any) -> Divisor | None:
-    """A product of samples with each other, or a change of their order; None if the node is neither."""
+    """A product of samples with each other, or a change of their order; None for other nodes."""
     name = kind_of(node)
     if name in ("RollBackward", "FlipBackward"):
         dims = node._saved_dims
@@ -151,7 +151,7 @@ def between_samples(node: Any) -> Divisor | None:
 
 
 def is_unscaled(node: Any) -> bool:
-    """Whether this node below a sum divides nothing by a constant, and keeps the samples apart."""
+    """Whether this node, below a sum, does not divide by a constant and keeps the samples apart."""
     name = kind_of(node)
     if name == "MulBackward":
         return all(each is not None for each, _ in node.next_functions)
@@ -161,7 +161,7 @@ def is_unscaled(node: Any) -> bool:
 
 
 def communicates(node: Any) -> bool:
-    """Whether this node is of an autograd function whose gradients come from other ranks."""
+    """Whether this node belongs to an autograd function whose gradients come from other ranks."""
     if not isinstance(node, torch.autograd.function.BackwardCFunction):
         return False
     return "c10d" in node.name() or _communicates(type(node)._forward_cls)  # type: ignore[attr-defined]
@@ -173,7 +173,7 @@ def _communicates(function: Any) -> bool:
 
 
 def calls_collectives(function: Any, depth: int) -> bool:
-    """Whether the code of a function, or of those that it calls by name, contains a collective."""
+    """Whether the code of a function, or of functions that it calls by name, contains a collective."""
     code = getattr(function, "__code__", None)
     if code is None or not depth:
         return False
@@ -182,12 +182,12 @@ def calls_collectives(function: Any, depth: int) -> bool:
 
 
 def mean_over(sizes: Sequence[int]) -> Divisor:
-    """Of a mean over dimensions of these sizes."""
+    """The divisor of a mean over dimensions of these sizes."""
     return Divisor(math.prod(sizes), tuple(sizes))
 
 
 def is_sum(node: Any) -> bool:
-    """Whether it adds up samples: over all dimensions, or over the first."""
+    """Whether the node sums over samples: over all dimensions, or over the first."""
     return kind_of(node) in ("SumBackward", "NansumBackward") and reduction_of(node, "") is not None
 
 
@@ -211,5 +211,5 @@ def sum_under(node: Any) -> Any:
 
 
 def signed(dim: int) -> int:
-    """A dimension as it was given: torch shows negative ones without a sign."""
+    """A dimension as the user gave it. torch shows negative dimensions without a sign."""
     return dim - 2**64 if dim >= 2**63 else dim

@@ -1,4 +1,4 @@
-"""The forward and backward passes of the wrapped models: their step, the weights of their gradients, and how long they take."""
+"""The forward and backward passes of wrapped models: their step, the weights of their gradients, and their times."""
 
 from __future__ import annotations
 
@@ -36,23 +36,23 @@ PASSES = itertools.count()
 
 
 class Passes:
-    """What the models and their communication hooks tell a Team."""
+    """Receives the events of the models and their communication hooks for a Team."""
 
     schedule: Schedule
     device: torch.device
     group: Any
-    """Of the models, which are not kept here: what DDP's hooks refer to is never freed if it refers to the model."""
+    """The models' process group. The models are not stored, because an object that DDP's hooks refer to would keep them alive forever."""
     _window: Window
 
     def __init__(self, rank: int, used: Used, windows: Windows, balance: Balance, tokens: Tokens, trace: Any) -> None:
         self._rank, self._used, self._windows, self._balance, self._tokens, self._trace = rank, used, windows, balance, tokens, trace
         self.owned = self.scaled = -1
-        """The last steps in which the script has called `own` and `scale`."""
+        """The last steps in which the script called `own` and `scale`."""
         self._kept: dict[int, Step] = {}
-        """The steps since the last reduction whose gradients were kept, by number."""
+        """The steps since the last reduction whose gradients were kept by `no_sync`, by number."""
 
     def use(self, model: DistributedDataParallel) -> None:
-        """The first model; others are on the same device and have the same ranks."""
+        """Set the device and the group from the first model. All models have the same."""
         self.device, self.group = next(model.module.parameters()).device, model.process_group
 
     @property
@@ -63,7 +63,7 @@ class Passes:
         return self._used.present
 
     def factor(self, loss: str) -> float:
-        """By which this rank's gradients are multiplied before they are averaged."""
+        """The factor on this rank's gradients before they are averaged."""
         number, step, *_ = self.present
         if loss == GLOBAL:
             return float(step.shares[self._rank] > 0 or self.scaled == number)
@@ -76,14 +76,14 @@ class Passes:
         return self._balance.measures or not self.schedule.weighs_alike()
 
     def begin_window(self) -> None:
-        """The clock starts."""
+        """Start the clock of a window."""
         mark = self._windows.clock.mark()
         if self._trace is not None:
             self._trace.updated(mark)
         self._windows.begin(mark)
 
     def begin_forward(self, inputs: Any, loss: str, *, is_kept: bool) -> None:
-        """A model is called; the gradients are kept on this rank (`no_sync`), or reduced together with what was kept."""
+        """A model is called. `is_kept`: its gradients stay on this rank (`no_sync`). Otherwise they are reduced with the kept ones."""
         before, was_computing = self._used.present, self._used.computes
         is_new = self._used.begin(inputs, measures=self._balance.measures, varies=self._varies)
         is_over = self._windows.is_over or (was_computing and not self._kept)
@@ -97,7 +97,7 @@ class Passes:
         self.check_window(self.present, loss)
 
     def check_window(self, given: Given, loss: str = MEAN) -> None:
-        """ValueError with one sentence if no weight would be right for what was kept and for this batch."""
+        """Raise ValueError if the kept gradients and this batch need different weights."""
         if self._kept.keys() - {given.number} and self._tokens.own is not None and self._tokens.number == given.number:
             raise ValueError(
                 "count is for the tokens of one step, and no_sync adds up the gradients of several: leave no_sync out, or do not wrap the "
@@ -116,7 +116,7 @@ class Passes:
             raise ValueError(ANOTHER_BATCH)
 
     def first_bucket(self, loss: str) -> Normalised | None:
-        """The first gradients of a model are ready."""
+        """The first gradients of a model are ready. Returns how to average them if tokens are counted, else None."""
         self._check_batch()
         number, step, *_ = given = self.present
         if self._windows.begin_reduction(backward_pass()):
@@ -137,7 +137,7 @@ class Passes:
         return self._tokens.begin(step.samples, self.group, self.device)
 
     def called(self, inputs: Any) -> Forward | None:
-        """The forward pass of the present batch with these inputs."""
+        """The forward pass of the current batch with these inputs; None without a batch."""
         given = self._used.present
         if given is None:
             return None
@@ -145,14 +145,14 @@ class Passes:
         return Forward(given, samples_in(inputs, given, assigned), assigned)
 
     def arrive(self, forward: Forward, loss: str) -> None:
-        """ValueError with one sentence if the gradients of this forward pass need another weight than those of the present batch."""
+        """Raise ValueError if the gradients of this forward pass need another weight than the current batch."""
         if not self._is_counted(loss) and weights(forward.given.step, loss) != weights(self.present.step, loss):
             raise ValueError(TWO_BATCHES.format(forward.given.step.shares, self.present.step.shares))
 
     def divided(self, forward: Forward, loss: str, divisors: Sequence[Divisor]) -> None:
-        """ValueError with one sentence if a loss with these divisors would be weighted wrongly.
+        """Raise ValueError if a loss with these divisors would be weighted wrongly.
 
-        On a GPU, divisors that only the GPU knows are read in steps 0, 1, 2, 4, 8, …, because reading waits for it.
+        Divisors in a GPU's memory are read only in steps 0, 1, 2, 4, 8, …, because reading waits for the GPU.
         """
         number, step, *_ = forward.given
         if divisors and divisors[0] is GATHERED:
@@ -171,12 +171,12 @@ class Passes:
                     raise
 
     def _is_counted(self, loss: str) -> bool:
-        """Whether the script says by what the present loss is divided."""
+        """Whether the script determines the divisor of the current loss."""
         counted = self._tokens.own is not None and self._tokens.number == self.present.number
         return counted or loss == GLOBAL or self.scaled == self.present.number
 
     def last_bucket(self, arrived: Sequence[Forward], loss: str) -> Callable[[], None]:
-        """All gradients of a model are ready, of these forward passes."""
+        """All gradients of these forward passes are ready. Call the returned function when they are reduced."""
         if not self._is_counted(loss):
             for each in {forward.given.number: forward.given for forward in arrived}.values():
                 parts = [forward for forward in arrived if forward.given.number == each.number]
@@ -196,21 +196,21 @@ class Passes:
 
 
 def backward_pass() -> int:
-    """The number of the present backward pass. Without torch's private function, each model's gradients are taken for a pass of their own.
+    """The number of the current backward pass. Without torch's private function, each model's gradients count as a separate pass.
 
-    Of two models in one pass, the time in which the first one's gradients are reduced is then no work. No gradient depends on it.
+    If one pass then contains two models, the reduction of the first model's gradients does not count as work. No gradient depends on it.
     """
     number = getattr(torch._C, "_current_graph_task_id", None)
     return int(number()) if number is not None else next(PASSES)
 
 
 def weights(step: Step, loss: str) -> tuple[float, ...]:
-    """By which the ranks' gradients of this loss count in this step."""
+    """The weights of the ranks' gradients of this loss in this step."""
     return tuple(float(share > 0) for share in step.shares) if loss == GLOBAL else step.weights
 
 
 def other_size(given: Given, rank: int) -> int | None:
-    """The samples of a batch if they are clearly not as many as the rank's share, as where a collate function drops some."""
+    """The samples of a batch if they clearly differ from the rank's share, for example because a collate function drops some; else None."""
     assigned = len(given.step.range_of(rank))
     shapes = [shape for shape in given.shapes if shape]
     sizes = {shape[0] for shape in shapes}

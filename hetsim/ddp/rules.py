@@ -1,4 +1,4 @@
-"""What a Team is given: an allocation, which may be one of those that it knows by name, and the ranks' bounds."""
+"""Check a Team's arguments: an allocation, which may be given by name, and the ranks' bounds."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ RULES: dict[str, Allocation] = {
     "omnilearn": ProportionalController(reallocate_every=5),
     "optperf": OptPerf(),
 }
-"""By the names that they have in hetsim's configs. Rules that decide every k steps decide every five, by the time of all five."""
+"""Allocations by their names in hetsim's configs. Rules that decide every k steps decide every five here, by the time of all five."""
 
 
 def allocation_of(given: str | Allocation) -> Allocation:
-    """The allocation of this name, or the given one; ValueError with one sentence for what a Team cannot take."""
+    """The allocation with this name, or the given one. Raises ValueError for an allocation that a Team cannot use."""
     if isinstance(given, str):
         if given not in RULES:
             raise ValueError(f"allocation must be {', '.join(RULES)} or an Allocation, not {given!r}{checks.suggestion(given, RULES)}")
@@ -42,7 +42,7 @@ def allocation_of(given: str | Allocation) -> Allocation:
 
 
 def bounds_of(max_samples: int | Sequence[int] | None, control: Control, batch_size: int) -> tuple[int, ...] | None:
-    """The most samples of each rank, of which each has given its own or those of all; None if none is bounded."""
+    """The maximum samples of each rank; None without bounds. A rank gives its own bound or the bounds of all ranks."""
     if isinstance(max_samples, Sequence):
         if len(max_samples) != control.size:
             raise ValueError(f"max_samples has {len(max_samples)} numbers for {control.size} ranks: give one for each, or this rank's own")
@@ -53,7 +53,7 @@ def bounds_of(max_samples: int | Sequence[int] | None, control: Control, batch_s
 
 
 def signature(value: Any) -> str:
-    """An allocation's class and public values, such as Fixed(parts=[1, 2]): the same text in every process, for a user's own class too."""
+    """An allocation's class and public values, such as Fixed(parts=[1, 2]): the same text in every process, even for a user's class."""
     if value is None or isinstance(value, bool | int | float | str):
         return repr(value)
     if isinstance(value, tuple | list):

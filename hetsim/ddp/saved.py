@@ -1,4 +1,4 @@
-"""Where a run is, as plain numbers, texts and lists, which `torch.load(weights_only=True)` reads, and back."""
+"""Convert the position of a run to plain numbers, texts and lists, which `torch.load(weights_only=True)` reads, and back."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from hetsim.ddp.rules import signature
 from hetsim.ddp.schedule import Schedule
 
 ORDER = ("num_samples", "seed", "shuffle")
-"""On which the order of the samples depends."""
+"""The values that determine the order of the samples."""
 CONDITIONS = ("batch_size", "accumulate", "ranks", "max_samples", "allocation")
-"""Under which a split was decided."""
+"""The conditions under which a split was decided."""
 
 
 def save(schedule: Schedule, number: int, balance: Balance, bounds: Sequence[int] | None) -> dict[str, Any]:
-    """What `resume` needs for a run that continues with the step of this number; `bounds` are the ranks' `max_samples`."""
+    """The data that `resume` needs to continue with the step of this number. `bounds` are the ranks' `max_samples`."""
     return {
         **schedule.state(number),
         **{name: getattr(schedule.data, name) for name in ORDER},
@@ -29,9 +29,9 @@ def save(schedule: Schedule, number: int, balance: Balance, bounds: Sequence[int
 
 
 def resume(schedule: Schedule, balance: Balance, bounds: Sequence[int] | None, saved: Mapping[str, Any]) -> None:
-    """Go on where `save` was called; ValueError with one sentence if the samples are others, or in another order.
+    """Continue where `save` was called. Raises ValueError if the samples or their order differ.
 
-    The split continues where it was decided for the same batch size, ranks, bounds and allocation; otherwise it begins anew.
+    The split continues if the batch size, ranks, bounds and allocation are the same. Otherwise, the allocation starts anew.
     """
     for name in ORDER:
         present = getattr(schedule.data, name)
@@ -48,7 +48,7 @@ def resume(schedule: Schedule, balance: Balance, bounds: Sequence[int] | None, s
 
 
 def check_saved(saved: Any) -> None:
-    """ValueError with one sentence for what is not what `save` returns."""
+    """Raise ValueError for data that `save` does not return."""
     names = ("epoch", "position", "shares", "pending", *ORDER, *CONDITIONS, "allocation_state")
     missing = [name for name in names if not isinstance(saved, Mapping) or name not in saved]
     if missing:
@@ -56,7 +56,7 @@ def check_saved(saved: Any) -> None:
 
 
 def digest(saved: Mapping[str, Any] | None) -> int:
-    """The same number for the same state, on every rank; 0 for none."""
+    """A number that is equal for equal states on every rank; 0 without a state."""
     return 0 if saved is None else zlib.crc32(json.dumps(dict(saved), sort_keys=True, default=repr).encode())
 
 
@@ -68,7 +68,7 @@ def _conditions(schedule: Schedule, balance: Balance, bounds: Sequence[int] | No
 
 
 def plain(value: Any) -> Any:
-    """Dataclasses as mappings and tuples as lists; ValueError with one sentence for what is neither these nor a number or text."""
+    """Dataclasses as mappings and tuples as lists. Raises ValueError for other types than these, numbers and texts."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -81,7 +81,7 @@ def plain(value: Any) -> Any:
 
 
 def restored(like: Any, saved: Any) -> Any:
-    """What `plain` was called on, given a state of the same classes."""
+    """The inverse of `plain`, given a state with the same classes."""
     if dataclasses.is_dataclass(like) and not isinstance(like, type):
         names = [field.name for field in dataclasses.fields(like)]
         return dataclasses.replace(like, **{name: restored(getattr(like, name), saved[name]) for name in names})

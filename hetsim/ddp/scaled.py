@@ -1,4 +1,4 @@
-"""A loss that is scaled, so that plain averages of its gradients are those of the mean over the whole batch."""
+"""A scaled loss, for which plain averages of gradients equal the gradient of the mean over the whole batch."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ T = TypeVar("T", float, torch.Tensor)
 
 
 def check_scaled(losses: Collection[str], balance: Balance, schedule: Schedule | None, *, leaves_steps: bool) -> None:
-    """ValueError with one sentence where a scaled loss could have wrong gradients.
+    """Raise ValueError if a scaled loss could have wrong gradients.
 
-    `losses` are those of the wrapped models; `leaves_steps` says whether a trace or a check is to have the steps.
+    `losses` are the wrapped models' kinds of loss. `leaves_steps`: whether a trace or a check records the steps.
     """
     if MEAN in losses:
         raise ValueError(
@@ -41,7 +41,7 @@ def check_scaled(losses: Collection[str], balance: Balance, schedule: Schedule |
 
 
 def scaled(loss: torch.Tensor, weight: float | torch.Tensor | None, step: Step, control: Control) -> torch.Tensor:
-    """loss · N·b_i/R, or loss · N·weight/Σ weight, for which all ranks wait for one another."""
+    """loss · N·b_i/R, or loss · N·weight/Σ weight, for which all ranks wait for each other."""
     factor = step.weight(control.rank)
     if weight is not None:
         own = float(weight) if factor else 0.0
@@ -51,7 +51,7 @@ def scaled(loss: torch.Tensor, weight: float | torch.Tensor | None, step: Step, 
 
 
 def averaged(value: T, step: Step, control: Control) -> T:
-    """Σ b_i v_i / R over all ranks, which wait for one another."""
+    """Σ b_i v_i / R over all ranks, which wait for each other."""
     given = torch.as_tensor(value).detach()
     own = given.to("cpu", torch.float64).flatten()
     samples = step.shares[control.rank]

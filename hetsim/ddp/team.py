@@ -245,7 +245,7 @@ class Team:
 
     @property
     def num_exchanges(self) -> int:
-        """The number of times that the ranks have exchanged measured times."""
+        """The number of exchanges of measured times."""
         return self._balance.num_exchanges
 
     def state_dict(self) -> dict[str, Any]:
@@ -297,7 +297,7 @@ class Team:
             self.number = self._schedule.back_to(self._used.next_to_draw)
 
     def begin_step(self, *, first: bool = False) -> None:
-        """Start the clock when the loop asks for a batch. All ranks then know the same measurements.
+        """Start the clock when the loop asks for a batch. Then all ranks know the same measurements.
 
         The `first` step of a new iterator is not measured if any rank uses workers, because the workers start in this step.
         """

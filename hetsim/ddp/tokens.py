@@ -12,12 +12,12 @@ from hetsim.ddp.exchange import Control
 
 
 class Normalised(NamedTuple):
-    """How gradients that count tokens are averaged in one step; both are tensors on the model's device, which nothing waits for."""
+    """How to average gradients over tokens in one step. Both values are tensors on the model's device, and nothing waits for them."""
 
     scale: torch.Tensor
-    """By which this rank's gradients are multiplied before the average, besides N·t_i/R."""
+    """The factor on this rank's gradients before the average, besides N·t_i/R."""
     correction: Callable[[], torch.Tensor]
-    """By which their average is multiplied then."""
+    """A function that returns the factor on their average."""
 
 
 class Tokens:
@@ -30,34 +30,34 @@ class Tokens:
 
     def __init__(self, control: Control) -> None:
         self.own: float | None = None
-        """t_i; None where a mean over samples is taken."""
+        """t_i; None for a mean over samples."""
         self.number = -1
-        """Of the step whose tokens they are."""
+        """The number of the step with these tokens."""
         self.is_new = False
-        """Whether no gradients have arrived since they were counted."""
+        """Whether no gradients have arrived since the tokens were counted."""
         self._control = control
         self._per_sample: torch.Tensor | None = None
         """ρ, the same on all ranks."""
         self._normalised: Normalised | None = None
-        """Of these tokens: that of all models of the step, as ρ may be a new one by the time that the second one's gradients arrive."""
+        """The averaging of these tokens, for all models of the step. ρ may have changed when the second model's gradients arrive."""
 
     def count(self, own: float, number: int) -> None:
-        """This rank has this number of tokens in this step."""
+        """Set this rank's number of tokens in this step."""
         self.own, self.number, self.is_new, self._normalised = own, number, True, None
 
     @property
     def known(self) -> bool:
-        """Whether there was a step with tokens."""
+        """Whether any earlier step had tokens."""
         return self._per_sample is not None
 
     def agree(self, samples: int) -> None:
-        """Compute ρ of this step, which has `samples` samples on all ranks. All ranks wait for one another."""
+        """Compute ρ of this step, which has `samples` samples on all ranks. All ranks wait for each other."""
         total = self._control.sum(torch.tensor([self.own], dtype=torch.float64))
         if total > 0:
             self._per_sample = total[0] / samples
 
     def begin(self, samples: int, group: Any, device: torch.device) -> Normalised | None:
-        """Start to sum up the tokens of this step, which has this number of samples on all ranks; None without counts."""
+        """Start to sum up the tokens of this step, which has `samples` samples on all ranks. Returns None without counted tokens."""
         self.is_new = False
         if self.own is None or self._normalised is not None:
             return self._normalised

@@ -1,6 +1,7 @@
-"""What `Team(trace=…)` leaves: the files of a run of hetsim, so that its commands take somebody's own training for one.
+"""The trace of `Team(trace=…)`: the files of a hetsim run, so that hetsim's commands accept your own training.
 
-Each rank has a row for each window, which rank 0 gathers at the end of an epoch. Files are written when its process ends, or by `close`.
+Each rank has a row for each window. Rank 0 gathers the rows at the end of an epoch, and writes the files in `close` or when its process
+ends.
 """
 
 from __future__ import annotations
@@ -32,15 +33,15 @@ from hetsim.runtime.recorder import ALL_REDUCE, APPLY, COMMIT, GRADIENT, UPDATE
 from hetsim.runtime.trace import Trace
 
 UNREAD = 64
-"""Windows whose marks are kept before the oldest are read: a GPU has passed those."""
+"""The number of windows whose marks are kept before the oldest are read. By then, a GPU has reached these."""
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 COORDINATION, WEIGHTING = "hetsim.coordination.all_reduce.SynchronousAllReduce", "hetsim.policies.weighting.PerSample"
 COLUMNS = 5
-"""Of a window: it began, its gradients were ready, they were reduced, the loop continued; and the samples of this rank."""
+"""The columns of a window: its begin, gradients ready, gradients reduced, loop continued, and this rank's samples."""
 
 
 class TeamTrace:
-    """The windows of this rank, and on rank 0 those of all ranks as a trace, with their sums."""
+    """The windows of this rank. On rank 0, also the windows of all ranks as a trace, with their sums."""
 
     def __init__(self, folder: Path, control: Control, *, batch_size: int, seed: int, allocation: Allocation) -> None:
         self._control, self._folder = control, folder
@@ -51,10 +52,10 @@ class TeamTrace:
         if control.rank == 0:
             self._files = _Files(folder, control.size, batch_size=batch_size, seed=seed, allocation=allocation)
         self.nbytes = 0
-        """Of the gradients."""
+        """The size of the gradients in bytes."""
 
     def reduced(self, window: Window, mark: Any, clock: Clock) -> None:
-        """The last gradients of this window are reduced; a second backward pass in it takes the place of the first."""
+        """The last gradients of this window are reduced. A second backward pass in the window replaces the first."""
         self._open = (window, mark, clock)
 
     def updated(self, mark: Any) -> None:
@@ -74,7 +75,7 @@ class TeamTrace:
             self._rows.append((start + waited, end, max(end, last), max(end, last, done), samples))
 
     def gather(self) -> None:
-        """Rank 0 gets the windows of all ranks that are over and that it has not. All ranks call it."""
+        """Send the new finished windows of all ranks to rank 0. All ranks call this method."""
         self._read(keep=0)
         rows = torch.tensor(self._rows, dtype=torch.float64).reshape(-1, COLUMNS)
         self._rows.clear()
@@ -85,7 +86,7 @@ class TeamTrace:
             self._files.append([part.tolist() for part in parts], hosts, nbytes)
 
     def close(self) -> None:
-        """Rank 0 gets the last windows, and writes the files, once. All ranks call it."""
+        """Send the last windows to rank 0, which writes the files, once. All ranks call this method."""
         if self._open is not None:
             self.updated(self._open[1])
         self.gather()
@@ -117,7 +118,7 @@ class _Files:
         self._at_exit = Finalize(None, self.close, exitpriority=1)  # also where a process is multiprocessing's, and atexit is not called
 
     def append(self, parts: Sequence[Sequence[Sequence[float]]], hosts: Sequence[int], nbytes: int) -> None:
-        """The windows of each rank. On other hosts than rank 0's, clocks are shifted so that reductions end at the same moments."""
+        """Append the windows of each rank. Clocks of other hosts than rank 0's are shifted so that reductions end at the same time."""
         num_windows = min(len(part) for part in parts)
         if not num_windows or self._closed:
             return
@@ -155,7 +156,7 @@ class _Files:
             self._trace.spill()
 
     def close(self) -> None:
-        """Write all files, unless there is no window to tell of, or another process does."""
+        """Write all files, unless there are no windows or another process writes them."""
         if self._closed or os.getpid() != self._process:
             return
         self._closed = True
@@ -204,7 +205,7 @@ class _Files:
 
 
 def described(allocation: Allocation) -> dict[str, Any]:
-    """The allocation as a config has it."""
+    """The allocation as in a config."""
     kind = type(allocation)
     shipped = kind.__module__.startswith("hetsim.policies.allocation.")
     place = "hetsim.policies.allocation" if shipped else kind.__module__

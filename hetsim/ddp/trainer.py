@@ -21,7 +21,7 @@ OPTIONS = (
     "collate_fn", "num_workers", "pin_memory", "persistent_workers", "prefetch_factor", "multiprocessing_context", "worker_init_fn",
     "in_order",
 )  # fmt: skip
-"""What the Team's loader takes from the Trainer's."""
+"""The options of the Trainer's loader that the Team's loader uses."""
 IGNORED = -100
 """The label of a token without a loss."""
 
@@ -142,7 +142,7 @@ class Balanced:
         return output
 
     def _maybe_log_save_evaluate(self, *arguments: Any, **options: Any) -> Any:
-        """Log, evaluate and save with the epoch of the Team: the Trainer counts from the first step after a resume."""
+        """Log, evaluate and save with the Team's epoch, because the Trainer counts from the first step after a resume."""
         if self.team is not None:
             steps = len(self._loader) // self.args.gradient_accumulation_steps
             self.state.epoch = self.state.global_step // steps + self.state.global_step % steps / steps
@@ -175,7 +175,7 @@ class Balanced:
         self._is_wrapped = True
 
     def _kind_of_loss(self) -> str:
-        """What the Trainer's `compute_loss` returns; ValueError with one sentence if it is the user's own."""
+        """The kind of loss that the Trainer's `compute_loss` returns. Raises ValueError for the user's own function."""
         owner = next(of for of in type(self).__mro__ if "compute_loss" in vars(of))
         if owner.__module__.partition(".")[0] != "transformers":
             raise ValueError(
@@ -191,7 +191,7 @@ class Balanced:
         return GLOBAL if counts and "labels" in self.label_names else MEAN
 
     def _check_divided(self, loss: torch.Tensor, count: torch.Tensor) -> None:
-        """ValueError with one sentence unless the loss is f/n, with the derivative −f/n² by the number of tokens n."""
+        """Raise ValueError unless the loss is f/n, with the derivative −f/n² by the number of tokens n."""
         scaler = getattr(self.accelerator, "scaler", None)
         if count.grad is not None and not self._is_divided:  # once, as a GPU waits for it
             whole = loss.double() * (1.0 if scaler is None else scaler.get_scale())
@@ -211,7 +211,7 @@ class Balanced:
         )
 
     def _check_batches(self, batches: Sequence[Any], num_items: Any) -> None:
-        """ValueError with one sentence if the loss of these batches is of the other kind, or a mean over tokens."""
+        """Raise ValueError if the loss of these batches is of the other kind, or a mean over tokens."""
         if (num_items is not None) != (self._loss == GLOBAL):
             remedy = (
                 "pass loss='mean' to the Trainer"
@@ -230,7 +230,7 @@ class Balanced:
 
 
 def shuffles(loader: Any) -> bool:
-    """Whether this DataLoader shuffles its samples; ValueError with one sentence if it draws them in an order of its own."""
+    """Whether this DataLoader shuffles its samples. Raises ValueError if it draws them in its own order."""
     inner = loader.batch_sampler
     while hasattr(inner, "batch_sampler"):  # one that Accelerate has divided among the ranks
         inner = inner.batch_sampler

@@ -1,4 +1,4 @@
-"""Which batch the model computes on: a loop may draw batches ahead of it, leave some out, or use one twice."""
+"""Find the batch on which the model computes. A loop may draw batches ahead, leave some out, or use one twice."""
 
 from __future__ import annotations
 
@@ -38,56 +38,56 @@ ASKED_AHEAD = (
     "and mean between the model's forward pass and backward"
 )
 MAX_PLACES = 2**12
-"""Of earlier batches, before those that are gone are forgotten."""
+"""The number of stored memory addresses of earlier batches at which freed ones are removed."""
 
 
 class Given(NamedTuple):
-    """A batch that the loop was given: the number of its step since the start, the step, and what it has of tensors."""
+    """A batch that the loop received: its step's number since the start, the step, and its tensors' memory and shapes."""
 
     number: int
     step: Step
     storages: Mapping[int, Any]
-    """Weak references by their places in memory. Where one is gone, another tensor may be in its place."""
+    """Weak references to storages, by address. If a storage was freed, another tensor may be at its address."""
     shapes: tuple[torch.Size, ...]
 
     @property
     def places(self) -> set[int]:
-        """Where its tensors still are."""
+        """The addresses of tensors that still exist."""
         return {place for place, storage in self.storages.items() if not storage.expired()}
 
 
 class Used:
-    """The batch whose gradients arrive next, and those that the loop was given after it."""
+    """The batch whose gradients arrive next, and the batches that the loop received after it."""
 
     def __init__(self) -> None:
         self.number = 0
-        """Of the step after the last one whose gradients were reduced."""
+        """The number of the step after the last one with reduced gradients."""
         self.present: Given | None = None
         """The batch of the last forward pass."""
         self.reduced = False
         """Whether the gradients of the present batch were reduced."""
         self._waiting: list[Given] = []
         self._unscaled: list[Given] = []
-        """Without a wrapped model: those since the last scaled loss, of which two are kept."""
+        """Without a wrapped model: the batches since the last scaled loss, at most two."""
         self._given_since = False
         self._is_next = False
-        """Whether the loop was given those that wait after all that the model did in other windows: the model is called with them next."""
+        """Whether the model's next call uses the waiting batches: the loop received them after the model's calls in earlier windows."""
         self._is_kept = False
         """Whether the gradients of the present batch stay on this rank."""
         self.is_another = False
-        """Whether the model was called with an input, since the last reduction, that is not of a batch which the loop was given last."""
+        """Whether the model was called, since the last reduction, with an input that is not from a batch that the loop received last."""
         self.is_taken_back = False
-        """Whether that input was of a batch which a later iterator has drawn again."""
+        """Whether this input came from a batch that a later iterator has drawn again."""
         self._taken_back: dict[int, Any] = {}
-        """The places of the batches that the present iterator draws again."""
+        """The addresses of the batches that the current iterator draws again."""
         self._earlier: dict[int, Any] = {}
-        """The places of all batches that the loop still has, such as those in a list."""
+        """The addresses of all batches that the loop still has, such as batches in a list."""
         self._is_over = False
-        """Whether the loop has had all batches of its iterator."""
+        """Whether the loop has received all batches of its iterator."""
         self._ended = 0
         self._thread = 0
         self._lock = threading.Lock()
-        """Another thread may draw batches."""
+        """A lock, because another thread may draw batches."""
 
     @property
     def computes(self) -> bool:
@@ -96,11 +96,11 @@ class Used:
 
     @property
     def is_last_word(self) -> bool:
-        """Whether the script means the present batch: its gradients are computed, or the loop was given no batch since they were."""
+        """Whether the script refers to the current batch: its gradients are not reduced yet, or no batch followed their reduction."""
         return self.present is not None and (self.computes or not self._given_since)
 
     def give(self, number: int, step: Step, batch: Any, *, is_used: bool = False) -> None:
-        """The loop gets this batch. Without a wrapped model, nobody says when it is used: it is at once."""
+        """The loop receives this batch. `is_used`: without a wrapped model, the batch counts as used at once."""
         given = Given(number, step, storages_of(tensors(batch)), tuple(tensor.shape for tensor in tensors(batch)))
         if len(self._earlier) > MAX_PLACES:
             self._earlier = {place: storage for place, storage in self._earlier.items() if not storage.expired()}
@@ -117,7 +117,7 @@ class Used:
         self._thread = threading.get_ident()
 
     def take_back(self) -> None:
-        """A new iterator begins: what the model has not used of one that did not end is drawn again."""
+        """A new iterator begins. It draws the unused batches of an unfinished iterator again."""
         with self._lock:
             again = [given for given in self._waiting if given.number >= self.next_to_draw]
             self._waiting = [given for given in self._waiting if given.number < self.next_to_draw]
@@ -125,18 +125,18 @@ class Used:
         self._unscaled.clear()
 
     def scaled(self, given: Given, *, varies: bool) -> Given:
-        """The loss of this batch is scaled; ValueError with one sentence if it may be that of another one."""
+        """The loss of this batch is scaled. Raises ValueError if the loss may belong to another batch."""
         if varies and len(self._unscaled) > 1:
             raise ValueError(SCALED_AHEAD)
         self._unscaled.clear()
         return given
 
     def end_loop(self, number: int) -> None:
-        """The loop has had all batches of an iterator, up to this number: a new one does not draw them again, used or not."""
+        """The loop has received all batches of an iterator, up to this number. A new iterator does not draw them again, used or not."""
         self._ended, self._is_over = number, True
 
     def keep(self) -> Given:
-        """The gradients of the present batch are kept on this rank: a new iterator does not draw it again."""
+        """The gradients of the current batch are kept on this rank. So a new iterator does not draw it again."""
         assert self.present is not None
         self._ended = max(self._ended, self.present.number + 1)
         self._is_kept = True
@@ -148,18 +148,18 @@ class Used:
         return max(self.number, self._ended)
 
     def given(self) -> Given | None:
-        """The batch whose gradients are computed, or else the next one that the model is called with; None before the first one."""
+        """The batch whose gradients are being computed, or else the next batch for the model; None before the first batch."""
         return self._waiting[0] if self._waiting and not self.computes else self.present
 
     @property
     def is_ambiguous(self) -> bool:
-        """Whether the script may mean one of several batches whose gradients have different weights."""
+        """Whether the script may refer to one of several batches whose gradients have different weights."""
         return not self.computes and any(given.step.shares != self._waiting[0].step.shares for given in self._waiting)
 
     def begin(self, inputs: Any, *, measures: bool, varies: bool) -> bool:
-        """The model is called. Whether it is with another batch than before. ValueError with one sentence if it is unknown with which.
+        """The model is called. Returns whether it uses another batch than before. Raises ValueError if the batch is unknown.
 
-        `measures` says whether the split may change, `varies` whether steps may have different weights.
+        `measures`: whether the split may change. `varies`: whether steps may have different weights.
         """
         used = self._found(inputs)
         if used is None and self._is_another(inputs):
@@ -186,7 +186,7 @@ class Used:
         return True
 
     def _found(self, inputs: Any) -> Given | None:
-        """The last batch that has a tensor of these inputs which no other batch has; None if there is none."""
+        """The last batch with a tensor of these inputs that no other batch has; None without such a batch."""
         given, places = self._recent, set(storages_of(tensors(inputs)))
         of_each = [each.places for each in given]
         own = [place for of_one in of_each for place in of_one & places]
@@ -194,7 +194,7 @@ class Used:
         return found[-1] if found else None
 
     def _is_another(self, inputs: Any) -> bool:
-        """Whether these inputs, which are not found in one batch, are of an earlier one, or of none as the loop has had all."""
+        """Whether these inputs, which belong to no single recent batch, come from an earlier batch, or from none after the loop's end."""
         recent = set[int]().union(*(each.places for each in self._recent))
         if is_among(inputs, {place: storage for place, storage in self._earlier.items() if place not in recent}):
             return True
@@ -203,15 +203,15 @@ class Used:
 
     @property
     def _recent(self) -> list[Given]:
-        """The present batch, and those that wait."""
+        """The current batch and the waiting batches."""
         return [*([self.present] if self.present is not None else []), *self._waiting]
 
     def _goes_on_after(self, given: Given) -> bool:
-        """Whether batches wait that are of the window of this one, and so have the same weight."""
+        """Whether waiting batches are in the same window as this one, and so have the same weight."""
         return bool(self._waiting) and is_one_window([given, *self._waiting])
 
     def end(self) -> Given:
-        """All gradients of the present batch are ready."""
+        """All gradients of the current batch are ready."""
         assert self.present is not None
         self.reduced, self._given_since, self.is_another, self.is_taken_back = True, False, False, False
         self._is_next &= self._goes_on_after(self.present)
@@ -220,25 +220,26 @@ class Used:
 
 
 def is_one_window(batches: Sequence[Given]) -> bool:
-    """Whether these batches, which follow each other, are of one window."""
+    """Whether these consecutive batches belong to one window."""
     return not any(given.step.ends_window for given in batches[:-1])
 
 
 def is_among(inputs: Any, storages: Mapping[int, Any]) -> bool:
-    """Whether a tensor of these inputs is in one of these places."""
+    """Whether a tensor of these inputs is at one of these addresses."""
     return any(place in storages and not storages[place].expired() for place in storages_of(tensors(inputs)))
 
 
 def storages_of(of: Iterable[torch.Tensor]) -> dict[int, Any]:
-    """Weak references to the memory of these tensors, by where it begins."""
+    """Weak references to the memory of these tensors, by address."""
     storages = [tensor.untyped_storage() for tensor in of]
     return {storage.data_ptr(): StorageWeakRef(storage) for storage in storages}  # type: ignore[no-untyped-call]
 
 
 def tensors(value: Any, *, within: bool = True) -> Iterator[torch.Tensor]:
-    """The dense tensors in a value, such as a batch or a module's output: in mappings and sequences, and `within` an object's attributes.
+    """The dense tensors in a value, such as a batch or a module's output.
 
-    Objects in the attributes of an object are left out: they may contain each other.
+    Mappings and sequences are searched, and with `within` also an object's attributes. Objects in these attributes are left out, because
+    they may contain each other.
     """
     if isinstance(value, torch.Tensor):
         if value.layout == torch.strided and value.numel():

@@ -1,4 +1,4 @@
-"""Calls of torch.distributed in which a rank waits for others are no work of that rank: they are timed while a Team measures."""
+"""Time the calls of torch.distributed in which a rank waits for others, because waiting is no work. Active while a Team measures."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ import torch.distributed as dist
 from hetsim.ddp.windows import Windows
 
 COLLECTIVE = re.compile("_?(all|barrier|broadcast|end_coalescing|gather|monitored_barrier|recv|reduce|scatter|send)")
-"""How the methods of a process group begin that communicate. All functions of torch.distributed call them, and `wait` of their work."""
+"""The beginnings of names of process-group methods that communicate. torch.distributed's functions call them, and the work's `wait`."""
 _watching: tuple[weakref.ref[Windows], ...] = ()
 _replaced: list[tuple[Any, str, Any, Callable[..., Any]]] = []
-"""Classes of torch, the names of their methods, what torch has there, and what takes its place."""
+"""For each replaced method: torch's class, the method's name, the original, and the replacement."""
 
 
 def watch(windows: Windows) -> None:
-    """From now on, what the loop's thread waits in torch.distributed is a wait of these windows."""
+    """Record the waits of the loop's thread in torch.distributed as waits of these windows."""
     global _watching
     _watching = (*_watching, weakref.ref(windows, lambda _: unwatch()))
     if not _replaced:
@@ -31,7 +31,7 @@ def watch(windows: Windows) -> None:
 
 
 def unwatch(windows: Windows | None = None) -> None:
-    """No longer; with the last windows, torch gets its own methods back."""
+    """Stop recording for these windows. After the last windows, torch's own methods are restored."""
     global _watching
     _watching = tuple(each for each in _watching if each() not in (None, windows))
     if not _watching:

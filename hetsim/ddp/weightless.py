@@ -1,4 +1,4 @@
-"""A loss of weight 0, whose gradients are zero whatever it is."""
+"""A loss of weight 0. Its gradients are zero, even if the loss is not finite."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import torch
 
 
 def weightless(loss: torch.Tensor) -> torch.Tensor:
-    """Zero, whose backward pass runs as that of the loss does, as other ranks may take part in it, but adds nothing that is no number.
+    """Zero, with the backward pass of the loss, because other ranks may take part in it. Non-finite values add nothing.
 
-    Zero times what is no number is none, such as in the backward pass of a mean over no tokens. So each operation of this loss hands on
-    zero for it. Gradients that arrive from other ranks are kept.
+    Zero times a non-finite number is not finite, for example in the backward pass of a mean over no tokens. So each operation of this loss
+    passes on zero instead. Gradients that arrive from other ranks are kept.
     """
     found: set[Any] = set()
     ahead = [loss.grad_fn]
@@ -27,5 +27,5 @@ def weightless(loss: torch.Tensor) -> torch.Tensor:
 
 
 def _numbers(gradients: tuple[torch.Tensor | None, ...], _: Any) -> tuple[torch.Tensor | None, ...]:
-    """The gradients with zero for what is no number, or none that is finite."""
+    """The gradients with zero in place of non-finite entries."""
     return tuple(None if each is None else torch.nan_to_num(each, nan=0.0, posinf=0.0, neginf=0.0) for each in gradients)

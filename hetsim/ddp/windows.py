@@ -1,4 +1,4 @@
-"""What is timed of this rank: from the loop's call for a batch to the last bucket of gradients, less what it waited for others."""
+"""The time of this rank's steps: from the loop's call for a batch to the last bucket of gradients, without waits for other ranks."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ class Window:
     """The steps of this rank from one reduction of the gradients to the next."""
 
     number: int
-    """Of its last step, in all that were handed to the loop since the start."""
+    """The number of its last step, counted over all steps since the start."""
     step: Step
     num_steps: int
     epoch: int
-    """The whole passes over the data that are over with it."""
+    """The number of whole passes over the data after it."""
     start: Any
     end: Any
-    """Marks of a clock: the loop asked for the first batch; the last bucket of gradients was ready."""
+    """Marks of a clock: `start` is the loop's call for the first batch, `end` is the last bucket of gradients."""
     waits: tuple[tuple[Any, Any], ...] = ()
-    """Between these marks, which may overlap, the rank waited for others."""
+    """Pairs of marks between which the rank waited for others. They may overlap."""
     measured: bool = True
-    """Whether its seconds say how fast the rank is."""
+    """Whether its seconds show the rank's speed."""
 
     def seconds(self, clock: Clock) -> float:
-        """What this rank took to compute. It may be zero or less where a clock cannot tell computing from waiting."""
+        """This rank's seconds of computation. They may be zero or negative if a clock cannot distinguish computing from waiting."""
         return clock.seconds(self.end) - clock.seconds(self.start) - self.waited(clock)
 
     def waited(self, clock: Clock) -> float:
-        """The seconds in which it waited."""
+        """The seconds in which the rank waited."""
         known, last = 0.0, clock.seconds(self.start)
         for start, end in sorted((clock.seconds(start), clock.seconds(end)) for start, end in self.waits):
             known, last = known + max(0.0, end - max(start, last)), max(last, end)
@@ -43,30 +43,30 @@ class Window:
 
 
 class Windows:
-    """The present window of this rank, which may have several backward passes."""
+    """The current window of this rank, which may have several backward passes."""
 
     def __init__(self) -> None:
         self.clock: Clock = HostClock()
         self.measured = True
-        """Whether the present window says how fast the rank is."""
+        """Whether the current window's seconds show the rank's speed."""
         self._start: Any = None
         self._waits: list[tuple[Any, Any]] = []
         self._forward_at: Any = None
-        """From where DDP begins its forward pass until it begins the module's."""
+        """The mark at which DDP began its forward pass, until the module's forward pass begins."""
         self._over: Window | None = None
-        """From the last bucket of a backward pass to the next window."""
+        """The finished window, from the last bucket of a backward pass to the next window."""
         self._reduced_at: Any = None
         self._backward = -1
         self._thread: int | None = None
-        """The model's."""
+        """The thread of the model."""
 
     @property
     def is_over(self) -> bool:
-        """Whether the gradients of the present window are ready."""
+        """Whether the gradients of the current window are ready."""
         return self._over is not None
 
     def use(self, clock: Clock) -> None:
-        """Marks are this clock's from now on; a window that is open begins now."""
+        """Use this clock for marks from now on. An open window begins now."""
         self.clock, self._start = clock, clock.mark()
         self._waits.clear()
 
@@ -77,7 +77,7 @@ class Windows:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """The rank waits for others within; in another thread than the model's, that is no wait of the loop."""
+        """Within this context, the rank waits for others. A wait in another thread than the model's does not count."""
         start = self.clock.mark() if self._thread in (None, threading.get_ident()) else None
         try:
             yield
@@ -90,15 +90,15 @@ class Windows:
         self._forward_at, self._thread = self.clock.mark() if receives else None, threading.get_ident()
 
     def begin_module(self) -> None:
-        """The module itself is called: by DDP, which has its buffers by now, or by the script, which has not waited."""
+        """The module is called: by DDP, which now has the buffers, or by the script, without a wait."""
         if self._forward_at is not None:
             self._waits.append((self._forward_at, self.clock.mark()))
             self._forward_at = None
 
     def begin_reduction(self, backward: int) -> bool:
-        """A model's first gradients in the backward pass of this number are ready. Whether they are the window's first.
+        """A model's first gradients in this backward pass are ready. Returns whether they are the window's first.
 
-        A pass ends by waiting until all gradients are reduced, also those of several models.
+        A backward pass ends when all gradients of all models are reduced.
         """
         before, self._backward = self._backward, backward
         if self._over is None:
@@ -113,6 +113,6 @@ class Windows:
         return self._over
 
     def reduced(self) -> Any:
-        """The gradients are reduced; the mark of it."""
+        """The gradients are reduced. Returns the mark of this moment."""
         self._reduced_at = self.clock.mark()
         return self._reduced_at
