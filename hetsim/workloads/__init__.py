@@ -1,1 +1,1 @@
-"""What is trained: a workload, which is a frozen and early checked description, and the task that it loads."""
+"""The training: a workload, which is a frozen description that is checked early, and the task that it loads."""

@@ -1,4 +1,4 @@
-"""What a backward pass completes when: the terms of a sum bucket by bucket, and each parameter's share of a gradient's operations."""
+"""Observe a backward pass: the terms of a sum, bucket by bucket, and each parameter's share of a gradient's operations."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from hetsim.workloads.task import FORWARD, Bucket, Piece
 
 
 class Watcher(Protocol):
-    """What a gradient is reported to while it is computed."""
+    """Receives the events of a gradient's computation."""
 
     def forward_done(self, tail: Sequence[torch.Tensor]) -> None:
-        """The loss is there, and so are the statistics and the 1 that follow the gradient in its vector, if any do."""
+        """The loss is computed. `tail` contains the statistics and the 1 after the gradient in its vector, if there are any."""
 
     def arrived(self, parameter: int, gradient: torch.Tensor) -> None:
         """The gradient of the parameter of this number is complete."""
 
     def backward_done(self) -> torch.Tensor:
-        """All that has not arrived has no gradient. Returns the vector."""
+        """All other parameters have no gradient. Returns the vector."""
 
 
 class Terms:
@@ -77,7 +77,7 @@ class FlopShares:
     def __init__(self, sizes: Sequence[int], length: int) -> None:
         self.sizes = sizes
         self.length = length
-        """Of the vector, which may have statistics after its parameters."""
+        """The length of the vector, which may contain statistics after the parameters."""
         self._counter: Any = None
         self._forward = 0
         self._by_parameter = [0] * len(sizes)
@@ -106,7 +106,7 @@ class FlopShares:
         return torch.zeros(self.length)
 
     def pieces(self) -> list[Piece]:
-        """The parameters from the last to the first, after what follows them; at an even pace if there was nothing to count."""
+        """The parameters from the last to the first, after the entries that follow them. Without counted operations, at an even pace."""
         num = sum(self.sizes)
         if self._all:
             shares = [(count or self._all) / self._all for count in self._by_parameter]

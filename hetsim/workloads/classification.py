@@ -23,7 +23,7 @@ from hetsim.workloads.sequence import Indices, Sequence, evaluated
 from hetsim.workloads.task import Evaluation
 
 SCORED_SAMPLES = 250
-"""Evaluated together: few enough that what a layer of a small convolutional network hands to the next stays in a CPU's cache."""
+"""The number of samples to evaluate together. The activations of a small convolutional network then stay in a CPU's cache."""
 
 
 class Classification(FlatTask):
@@ -101,7 +101,7 @@ class Classification(FlatTask):
         )
 
     def _score(self, x: Rows, y: Rows, indices: Indices) -> tuple[float, NDArray[np.bool_]]:
-        """Mean loss over these samples, and which of them are classified right."""
+        """The mean loss over these samples, and which of them are classified correctly."""
         loss, right = 0.0, np.zeros(len(indices), np.bool_)
         with torch.no_grad():
             for start in range(0, len(indices), SCORED_SAMPLES):
@@ -114,7 +114,7 @@ class Classification(FlatTask):
         return loss / len(indices), right
 
     def _inputs(self, arrays: Arrays, resize: int | None) -> tuple[Rows, Rows]:
-        """Inputs as they are stored (bytes stay bytes); sets mean and deviation of each channel."""
+        """The inputs as stored (bytes stay bytes). Sets the mean and deviation of each channel."""
         train, test = torch.from_numpy(arrays.x_train), torch.from_numpy(arrays.x_test)
         if resize is not None:
             train, test = (resized(part, resize) for part in (train, test))
@@ -133,7 +133,7 @@ class Classification(FlatTask):
         return Rows(train, self.device), Rows(test, self.device)
 
     def _take(self, batch: Batch) -> torch.Tensor:
-        """The inputs of a batch, as they are stored."""
+        """The inputs of a batch, as stored."""
         return self._x_train.take(self.sequence.indices(batch))
 
     def _standardised(self, inputs: torch.Tensor) -> torch.Tensor:

@@ -17,7 +17,7 @@ class DelayedNesterov(torch.optim.Optimizer):
 
         D ← D + Δ; at every N-th push m ← β m + D/N, W ← W − ε [(1 − cN + c) β m + Δ/N], D ← 0; otherwise W ← W − ε [c β m + Δ/N]
 
-    With c = 0, N pushes move W as one step of torch's Nesterov SGD along their mean. The rule was read in code that cites the paper.
+    With c = 0, N pushes change W as one step of torch's Nesterov SGD along their mean does. The rule comes from code that cites the paper.
     """
 
     def __init__(self, params: Any, lr: float, momentum: float = 0.9, buffer_size: int = 4, activation: float = 0.0) -> None:

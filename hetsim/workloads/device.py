@@ -1,7 +1,7 @@
 """Where a task computes: the CPU, or one of the CUDA devices of this machine.
 
-A rank's vectors are on its device: weights, gradients, and the optimizer's memory. A program does not know it. What ranks send each other
-goes by the CPU's memory: `begin_fetch` before, `place` after.
+A rank's vectors are on its device: weights, gradients, and the optimizer's memory. Programs do not know the device. Messages between ranks
+use the CPU's memory: `begin_fetch` before sending, `place` after receiving.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from hetsim import checks
 AUTO = "auto"
 T = TypeVar("T")
 NUM_KERNELS = 8192
-"""Kernels that oneDNN keeps, of about 16 kB each: LeNet's for 800 batch sizes, ResNet-18's for 55. By default it keeps 1024."""
+"""The number of kernels that oneDNN keeps, about 16 kB each: enough for LeNet's 800 batch sizes, ResNet-18's 55. The default is 1024."""
 SHARE_OF_FREE_MEMORY = 0.5
-"""Of a device's free memory, how much data may take; the rest is for the model, its activations and its gradients."""
+"""The share of a device's free memory that data may use. The rest is for the model, its activations and its gradients."""
 
 
 class Device(ABC):
-    """What holds a task's vectors and computes its gradients and updates."""
+    """Holds a task's vectors, and computes its gradients and updates."""
 
     in_cpu_memory: ClassVar[bool] = False
     """Whether its tensors are in the CPU's memory, where `begin_fetch` has nothing to wait for."""
 
     name: str
-    """As torch names it."""
+    """The device's name in torch."""
     gpu: float = 0.0
-    """A whole number for the GPU, the same in all processes that use it and no other's on any host; 0 if the device is none."""
+    """A whole number that identifies the GPU among all hosts' GPUs, for all processes that use it; 0 for a CPU."""
     num_sharing: int = 1
-    """How many ranks of this host have this device, and load their data at the same time."""
+    """The number of ranks of this host that use this device, and load their data at the same time."""
     autocast: str | None = None
-    """The type in which a model's matrix products are computed, whatever the type of its weights; None: that of its weights."""
+    """The type in which a model's matrix products are computed; None: the type of the weights."""
 
     def forward(self) -> contextlib.AbstractContextManager[Any]:
-        """Within this, a model and its loss are computed."""
+        """A context for the computation of a model and its loss."""
         if self.autocast is None:
             return contextlib.nullcontext()
         import torch
@@ -50,16 +50,16 @@ class Device(ABC):
 
     @abstractmethod
     def synchronise(self) -> None:
-        """Wait until everything that this thread has queued on the device is done, so that a clock read afterwards includes it."""
+        """Wait until everything that this thread has queued on the device is done, so that the next clock reading includes it."""
 
     def mark(self) -> Callable[[], None]:
-        """Mark what this thread has queued so far. What another thread queues after it has called the function waits until that is done."""
+        """Mark this thread's queued work. If another thread calls the returned function, its later work waits until the marked work is done."""
         return lambda: None
 
     def own_queue(self) -> None:  # noqa: B027
-        """Let what this thread queues from now on run beside what the others queue: it waits for nothing of theirs.
+        """From now on, let this thread's queued work run in parallel with other threads' work.
 
-        What one thread has made is given to another once it is done, and kept until the other has synchronised in its turn.
+        Pass a thread's result to another thread only when it is done, and keep it until the other thread has synchronised.
         """
 
     @abstractmethod
@@ -68,17 +68,18 @@ class Device(ABC):
 
     @abstractmethod
     def begin_fetch(self, value: T) -> Callable[[], T]:
-        """Begin to copy a tensor to the CPU's memory. The function that is returned waits for it, in any thread, and returns the copy.
+        """Begin to copy a tensor to the CPU's memory. The returned function waits for the copy, in any thread, and returns it.
 
-        The copy is the caller's: its memory is used again once nobody refers to it. What is no tensor is returned as it is.
+        The copy belongs to the caller, and its memory is reused when nothing refers to it. Objects that are no tensors are returned
+        unchanged.
         """
 
     def fetch(self, value: T) -> T:
-        """The same tensor in the CPU's memory; what is no tensor is returned as it is."""
+        """The same tensor in the CPU's memory. Other objects are returned unchanged."""
         return self.begin_fetch(value)()
 
     def empty(self, size: int, *, dtype: Any) -> Any:
-        """A tensor in the CPU's memory for what is received, from which it gets to the device quickly."""
+        """A tensor in the CPU's memory for received data, with fast copies to the device."""
         import torch
 
         return torch.empty(size, dtype=dtype)
@@ -88,35 +89,35 @@ class Device(ABC):
         return True
 
     def pin(self, value: T) -> T:
-        """The same tensor in memory of the CPU's from which it gets to the device more quickly."""
+        """The same tensor in CPU memory with fast copies to the device."""
         return value
 
     def adopt(self, value: T) -> T:
-        """The same tensor, which another thread has made: its memory is not used again before what this thread queues with it is done."""
+        """The same tensor, which another thread has made. Its memory is not reused before this thread's queued work with it is done."""
         return value
 
     def ahead(self) -> contextlib.AbstractContextManager[Any]:
-        """Within this, in a thread of its own, what is placed goes to the device beside what is computed there."""
+        """A context in which a separate thread copies data to the device, in parallel with computation there."""
         return contextlib.nullcontext()
 
     def arrived(self, value: T) -> T:
-        """The same tensor, which may have been placed `ahead`: what this thread computes with it from now on waits until it is there."""
+        """The same tensor, which may have been placed `ahead`. This thread's later work with it waits until it has arrived."""
         return value
 
     def seed(self, number: int) -> None:  # noqa: B027
-        """Seed the device's own generator, by which dropout draws."""
+        """Seed the device's own generator, which dropout uses."""
 
 
 def keep_kernels() -> None:
-    """Let oneDNN keep the kernels of many batch sizes, unless the environment says how many: a split that changes needs them again.
+    """Let oneDNN keep the kernels of many batch sizes, unless the environment sets their number. A changing split reuses them.
 
-    It has to be called before this process's first gradient.
+    Call it before the process's first gradient.
     """
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(NUM_KERNELS))
 
 
 class CPU(Device):
-    """Nothing is queued: a function returns when its result is computed."""
+    """The CPU. Nothing is queued: a function returns when its result is computed."""
 
     name: str = "cpu"
     in_cpu_memory = True
@@ -138,8 +139,8 @@ class CPU(Device):
 class CUDA(Device):
     """The CUDA device of this number. Several ranks may share one.
 
-    Copies to the CPU's memory run on a stream of their own, into pinned memory of PyTorch's pool. The pool knows which blocks are unused,
-    and which ones a copy still reads. So a block is used again once it was sent, or has reached the device.
+    Copies to the CPU's memory run on a separate stream, into pinned memory of PyTorch's pool. The pool knows which blocks are unused,
+    and which ones a copy still reads. So a block is reused after its data were sent, or have reached the device.
     """
 
     def __init__(self, index: int, autocast: str | None = None) -> None:
@@ -154,7 +155,7 @@ class CUDA(Device):
         uuid = str(torch.cuda.get_device_properties(self._device).uuid)
         self.gpu = float(int.from_bytes(hashlib.sha256(uuid.encode()).digest()[:6]))
         self._ahead: Any = None
-        """The stream of what is placed ahead, if anything was."""
+        """The stream for data placed ahead; None before the first."""
 
     def synchronise(self) -> None:
         self._torch.cuda.current_stream(self._device).synchronize()
@@ -224,7 +225,7 @@ class CUDA(Device):
 
 
 def device(name: str, autocast: str | None = None, *, num_sharing: int = 1) -> Device:
-    """The device of this name, for `num_sharing` ranks; cuda is the first GPU. ValueError with one sentence if it is missing."""
+    """The device with this name, for `num_sharing` ranks. cuda is the first GPU. Raises ValueError if it is missing."""
     if checks.device("device", name) == AUTO:
         name = "cuda" if num_cuda_devices() else "cpu"
     if name == "cpu":
@@ -236,7 +237,7 @@ def device(name: str, autocast: str | None = None, *, num_sharing: int = 1) -> D
 
 
 def check_present(key: str, name: str) -> None:
-    """ValueError with one sentence if this machine has no such device, or PyTorch does not find it."""
+    """Raise ValueError if this machine has no such device, or PyTorch does not find it."""
     if name in ("cpu", AUTO):
         return
     count, index = num_cuda_devices(), int(name.partition(":")[2] or 0)
@@ -247,7 +248,7 @@ def check_present(key: str, name: str) -> None:
 
 @cache
 def num_cuda_devices() -> int:
-    """How many CUDA devices PyTorch can use here. It is imported only if NVIDIA's driver has some."""
+    """The number of CUDA devices that PyTorch can use. PyTorch is imported only if NVIDIA's driver has some."""
     count = ctypes.c_int(0)
     with contextlib.suppress(OSError, AttributeError):
         driver = ctypes.CDLL("libcuda.so.1")

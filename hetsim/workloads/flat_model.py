@@ -1,4 +1,4 @@
-"""A model whose weights are one flat vector, and gradients of the same form: what tasks that train a model share."""
+"""A model with its weights in one flat vector, and gradients in the same form. Tasks that train a model share it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hetsim.workloads.sequence import word
 from hetsim.workloads.task import Bucket, OptimizerRecipe, ParameterSpec, Piece, Task
 
 COUNTED_SAMPLES = 2
-"""Of the batch over which operations are counted: enough for batch norm."""
+"""The number of samples in the batch over which operations are counted: enough for batch norm."""
 
 # The backward pass of torch.autograd.grad, whose own Python takes as long as a tenth of a small model's gradient
 _engine: Any = torch.autograd.Variable._execution_engine
@@ -49,7 +49,7 @@ class FlatModel:
         self.num_parameters: int = sum(parameter.numel() for parameter in self._parameters)
         one = [self._parameters[0].new_ones(1)] if statistics else []
         self.initial = torch.cat([tensor.detach().reshape(-1) for tensor in (*self._parameters, *statistics, *one)])
-        """The vector of the model as it was given."""
+        """The vector of the model's initial values."""
         self._placed = self.initial.clone()
         _view([*self._parameters, *statistics], self._placed)
         self._tail = [self._placed[self.num_parameters : -1], *one] if statistics else []
@@ -63,7 +63,7 @@ class FlatModel:
             self.model.train(training)
 
     def gradient(self, at: torch.Tensor, batch: Batch, loss: Callable[[], torch.Tensor]) -> tuple[torch.Tensor, float]:
-        """The gradient of `loss()`, a mean over this batch, at these weights, and its value."""
+        """The gradient of `loss()`, a mean over this batch, at these weights, and the loss."""
         # dropout draws from (seed, pool, first position): the same numbers on every rank
         drawn = word(self.seed, batch.start, stream=1, pool=batch.pool) >> 32
         torch.default_generator.manual_seed(drawn)
@@ -84,7 +84,7 @@ class FlatModel:
 
     @contextmanager
     def watched(self, watcher: Watcher) -> Iterator[None]:
-        """Within this, `watcher` gets each parameter's gradient as soon as the backward pass has it, and makes the vector of `gradient`."""
+        """Within this context, `watcher` gets each parameter's gradient as soon as it is complete, and makes the vector of `gradient`."""
         register: Any = torch.Tensor.register_hook
         hooks = [register(parameter, partial(watcher.arrived, i)) for i, parameter in enumerate(self._parameters)]
         self._watcher = watcher
@@ -97,12 +97,12 @@ class FlatModel:
 
     @property
     def sizes(self) -> list[int]:
-        """How many numbers each parameter has, in the order of the vector."""
+        """The number of entries of each parameter, in the order of the vector."""
         return [parameter.numel() for parameter in self._parameters]
 
 
 class FlatTask(Task):
-    """A task whose vectors are those of a flat model."""
+    """A task with the vectors of a flat model."""
 
     flat: FlatModel
 
@@ -129,7 +129,7 @@ class FlatTask(Task):
         return self.flat.initial
 
     def named(self, at: torch.Tensor) -> dict[str, torch.Tensor]:
-        """What the model's own `state_dict` has at these weights, each tensor by itself: a model loads it by `load_state_dict`."""
+        """The model's `state_dict` at these weights, as separate tensors, for `load_state_dict`."""
         self.flat.place(at, training=False)
         return {name: tensor.detach().cpu().clone().contiguous() for name, tensor in self.flat.model.state_dict().items()}
 

@@ -1,4 +1,4 @@
-"""Outer steps along late changes of the weights. The change of each parameter is first turned towards the server's momentum."""
+"""Outer steps along late changes of the weights. Each parameter's change is first turned towards the server's momentum."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class HeLoCo(MomentumLookAhead):
     With c = cos(Δ, m), m̂ = m/‖m‖ and conf = ‖Δ‖ / (‖Δ‖ + κ ‖m‖), for each parameter:
 
         c ≥ c_ok: Δ is kept
-        c < 0: Δ ← Δ − β c ‖Δ‖ m̂, with β = min(k (−c) conf, β_max): a part of what points against m is taken away
+        c < 0: Δ ← Δ − β c ‖Δ‖ m̂, with β = min(k (−c) conf, β_max): a part of the component against m is removed
         otherwise: Δ is turned towards m, at the same norm, until its cosine is c_ok
 
-    While m is zero, all is kept. c_ok is `cosine`, k is `strength`, β_max is `most`, κ is `caution`. Workers begin at W, which leads
-    along m as MLA's does. The rule is from a secondary source, and the numbers are ours. A correction does not look at the staleness.
+    While m is zero, Δ is kept. c_ok is `cosine`, k is `strength`, β_max is `most`, κ is `caution`. Workers begin at W, which leads
+    along m as in MLA. The rule is from a secondary source, and the numbers are ours. The correction does not depend on the staleness.
     """
 
     by_parameter: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""Images before they reach a model: of one size, shifted and mirrored, if memory and their own size allow it."""
+"""Prepare images for a model: resize, shift and mirror them, if memory and their size allow it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STANDARDISED_BYTES = 16  # for each number of a chunk: its difference from the m
 
 
 def check_images(arrays: Arrays, resize: int | None, augmentation: Augmentation) -> None:
-    """ValueError with one sentence if these arrays cannot be resized or augmented, or do not fit in memory with what that makes of them."""
+    """Raise ValueError if these arrays cannot be resized or augmented, or if the result does not fit in memory."""
     num_train, channels, *sides = arrays.x_train.shape
     if resize is not None:
         if not sides:
@@ -48,7 +48,7 @@ def resized(images: torch.Tensor, side: int) -> torch.Tensor:
 
 
 def augmented(images: torch.Tensor, how: Augmentation, *, seed: int, positions: Indices, device: Device, pool: int = 0) -> torch.Tensor:
-    """Each image shifted and mirrored, drawn from (seed, its pool, its position); pixels shifted in are zero, which is the mean."""
+    """Each image, randomly shifted and mirrored by (seed, its pool, its position). Pixels shifted in are zero, the mean."""
     count, channels, height, width = images.shape
     drawn = words(seed, positions, stream=2, pool=pool)
     steps = np.uint64(2 * how.pad + 1)

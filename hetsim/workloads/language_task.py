@@ -1,4 +1,4 @@
-"""The next character of a text, as torch computes it."""
+"""Prediction of a text's next character, computed by torch."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from hetsim.workloads.sequence import Indices, Sequence
 from hetsim.workloads.task import Evaluation
 
 MAX_SCORED_SEQUENCES = 512
-"""Of the training set: the training loss is the mean over them."""
+"""The maximum number of training sequences over which the training loss is averaged."""
 SCORED_TOGETHER = 64
-"""Sequences that are evaluated together."""
+"""The number of sequences to evaluate together."""
 
 
 class LanguageTask(FlatTask):
-    """Mean cross entropy of each character of a sequence, given those before it in the sequence."""
+    """The mean cross entropy of each character of a sequence, given the earlier characters."""
 
     def __init__(
         self, *, context_length: int, model_options: Mapping[str, int], num_samples: int | None, seed: int, dtype: str, device: Device
@@ -63,7 +63,7 @@ class LanguageTask(FlatTask):
         return Evaluation(train_loss=train_loss, test_accuracy=accuracy, metrics=metrics)
 
     def _score(self, data: Rows, indices: Indices) -> tuple[float, float]:
-        """Mean loss of each character in nats, and the share of characters that are the likeliest ones."""
+        """The mean loss of each character in nats, and the share of characters that were predicted as the likeliest."""
         total, right, count = 0.0, 0, len(indices) * (data.shape[0] - 1)
         with torch.no_grad():
             for some in np.split(indices, range(SCORED_TOGETHER, len(indices), SCORED_TOGETHER)):

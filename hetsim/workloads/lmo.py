@@ -35,7 +35,7 @@ class LMO(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
-        """One step: Muon without weight decay for hidden matrices, by sign for other parameters."""
+        """One step: Muon without weight decay for hidden matrices, sign steps for other parameters."""
         if self._matrices is not None:
             for group in self._matrices.param_groups:
                 group["lr"] = group["of"]["lr"] * group["shrinks"]

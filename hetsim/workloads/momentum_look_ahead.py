@@ -13,8 +13,9 @@ from hetsim import checks
 class MomentumLookAhead(torch.optim.Optimizer):
     """Momentum look-ahead (MLA, OpenReview 4O8nzTkHPI): m ← γ m + (1 − γ) Δ, W ← W − η (γ m + Δ), m = 0 before the first step.
 
-    γ is `momentum`, η is `lr`, and the gradient is Δ. m is a mean of the Δ, so the step is at most 1 + γ of them, and the lead along m does
-    not grow with stale changes. γ = 0 is plain SGD of rate η. The rule is from a secondary source: the paper was not read.
+    γ is `momentum`, η is `lr`, and the gradient is Δ. m is a mean of the Δ, so a step is at most 1 + γ times as long as they are, and the
+    lead along m does not grow with stale changes. γ = 0 is plain SGD of rate η. The rule is from a secondary source: the paper was not
+    read.
     """
 
     def __init__(self, params: Any, lr: float, momentum: float = 0.9) -> None:
@@ -36,7 +37,7 @@ class MomentumLookAhead(torch.optim.Optimizer):
                     weights.add_(m, alpha=-eta * gamma).add_(delta, alpha=-eta)
 
     def corrected(self, delta: torch.Tensor, m: torch.Tensor) -> torch.Tensor:
-        """Δ as it is applied, while the momentum is m: here it is Δ itself.
+        """The Δ to apply, given the momentum m. Here it is Δ itself.
 
         Args:
             delta: Δ, in the shape of the weights.

@@ -16,9 +16,9 @@ from hetsim.vector import piece, with_piece
 from hetsim.workloads.task import Optimizer, OptimizerRecipe, ParameterSpec, Recipe
 
 Memory = Mapping[str, Any]
-"""What an optimizer remembers, by name. Its tensors are vectors or scalars, in the device and precision of the weights."""
+"""The memory of an optimizer, by name. Its tensors are vectors or scalars, in the device and precision of the weights."""
 MAX_RATE = 1e30
-"""A larger learning rate times any gradient is beyond float32."""
+"""The maximum learning rate. A larger one times any gradient is beyond float32."""
 
 # An optimizer would import PyTorch's compiler, for two seconds, in order to keep it out of this method: that is what is kept there already.
 _add_parameters: Any = getattr(torch.optim.Optimizer.add_param_group, "__wrapped__", None)
@@ -70,7 +70,7 @@ class FlatOptimizer(Optimizer):
 
     @cached_property
     def scale_sensitive(self) -> bool:  # type: ignore[override]
-        """Whether, at learning rate 1 and after warm-up (RAdam's takes six steps), twice the gradient makes another step."""
+        """Whether doubling the gradient changes the step, at learning rate 1 and after warm-up (RAdam's takes six steps)."""
         target, options = self.recipe.optimizer.target, dict(self.recipe.optimizer.options)
         if "lr" in options:
             options["lr"] = 1.0
@@ -103,7 +103,7 @@ class FlatOptimizer(Optimizer):
     def _step_part(
         self, memory: Memory, weights: torch.Tensor, gradient: torch.Tensor, epoch: int, size: int
     ) -> tuple[Memory, torch.Tensor]:
-        """A step of the first `size` numbers, which are parameters; those after them, if any, are statistics and a 1."""
+        """A step of the first `size` entries, which are parameters. Any further entries are statistics and a 1."""
         if len(weights) == size:
             return self._step(memory, weights, gradient, epoch)
         memory, moved = self._step(memory, weights[:size], gradient[:size], epoch)
@@ -111,7 +111,7 @@ class FlatOptimizer(Optimizer):
         return memory, torch.cat([moved, summed / weight if weight else weights[size:-1], weights[-1:]])
 
     def _step(self, memory: Memory, weights: torch.Tensor, gradient: torch.Tensor, epoch: int) -> tuple[Memory, torch.Tensor]:
-        """torch steps in place, so each step works on its own copy of weights and memory."""
+        """A step on copies of weights and memory, because torch steps in place."""
         if self._is_sgd:
             return sgd(memory, weights, gradient, **self._setting(epoch)[0])
         if epoch != self._epoch:
@@ -130,7 +130,7 @@ class FlatOptimizer(Optimizer):
         return self._memory(), moved
 
     def _remember(self, memory: Memory, weights: torch.Tensor) -> None:
-        """Give torch's optimizer a copy of this memory, tensors in the shapes that it had for them."""
+        """Give torch's optimizer a copy of this memory, with tensors in torch's shapes."""
         states: dict[str, dict[str, Any]] = {prefix: {} for prefix in self._prefixes}
         for name, value in memory.items():
             prefix, _, key = name.rpartition("/")
@@ -142,7 +142,7 @@ class FlatOptimizer(Optimizer):
             self._optimizer.state[parameter] = state
 
     def _memory(self) -> Memory:
-        """What torch's optimizer remembers, with tensors as vectors: by its own names, after the parameter's where there are several."""
+        """The memory of torch's optimizer by torch's names, with tensors as vectors. With several parameters, their names come first."""
         memory: dict[str, Any] = {}
         for prefix, parameter in zip(self._prefixes, self._parameters, strict=True):
             for key, value in self._optimizer.state.get(parameter, {}).items():
@@ -154,7 +154,7 @@ class FlatOptimizer(Optimizer):
         return memory
 
     def _class(self) -> Any:
-        """The class that the recipe names. ValueError with one sentence if there is none, or it lacks one of the options."""
+        """The class in the recipe. Raises ValueError if it does not exist, or lacks one of the options."""
         recipe = self.recipe
         name = recipe.optimizer.target
         cls: Any = resolve(name, key=f"{recipe.key}._target_", group="optimizer", kind=torch.optim.Optimizer, trust=recipe.trust)
@@ -205,14 +205,14 @@ class FlatOptimizer(Optimizer):
         return [{name: value for name, value in group.items() if name != "params"} for group in self._optimizer.param_groups]
 
     def _check_rate(self, epoch: int) -> None:
-        """ValueError with one sentence for a learning rate with which no step can be computed."""
+        """Raise ValueError for a learning rate with which no step can be computed."""
         for rate in (setting.get("lr", 0.0) for setting in self._settings[epoch]):
             if not abs(rate) <= MAX_RATE:  # also of NaN, and of an integer that is no float
                 key = self.recipe.key if self.recipe.schedule is None else self.recipe.schedule_key
                 raise ValueError(f"{key} gives a learning rate of {checks.shown(rate)} in epoch {epoch}: keep it below {MAX_RATE:g}")
 
     def _setting(self, epoch: int) -> list[dict[str, Any]]:
-        """The settings of each parameter group in this epoch, tabulated as far as needed: a schedule is a function of the epoch."""
+        """Each parameter group's settings in this epoch. A schedule is a function of the epoch, so it is tabulated as far as needed."""
         if self._scheduler is None:
             return self._settings[0]
         while len(self._settings) <= epoch:
@@ -244,7 +244,7 @@ def sgd(
     maximize: bool,
     **_: Any,
 ) -> tuple[Memory, torch.Tensor]:
-    """torch.optim.SGD's step, bit for bit, into new vectors: a third of the time of copying and stepping in place."""
+    """torch.optim.SGD's step with identical bits, into new vectors. It takes a third of the time of copying and stepping in place."""
     d = -gradient if maximize else gradient
     if weight_decay:
         d = d.add(weights, alpha=weight_decay)
@@ -257,7 +257,7 @@ def sgd(
 
 
 def _scheduler(recipe: Recipe, optimizer: torch.optim.Optimizer, trust: tuple[str, ...], key: str) -> Any:
-    """The scheduler, and those that it is composed of."""
+    """The scheduler, including the schedulers that it is composed of."""
     name, options = recipe.target, dict(recipe.options)
     kind = torch.optim.lr_scheduler.LRScheduler
     cls: Any = resolve(name, key=f"{key}._target_", group="learning_rate_schedule", kind=kind, trust=trust)
@@ -275,7 +275,7 @@ def _scheduler(recipe: Recipe, optimizer: torch.optim.Optimizer, trust: tuple[st
 
 
 def _view(vector: torch.Tensor, spec: ParameterSpec) -> torch.Tensor:
-    """The numbers of one parameter, in its shape."""
+    """The entries of one parameter, in its shape."""
     return vector[spec.start : spec.start + math.prod(spec.shape)].view(spec.view_shape)
 
 

@@ -1,6 +1,6 @@
-"""How the training set is divided into pools, one for each worker: `data=owned`.
+"""Divide the training set into pools, one for each worker: `data=owned`.
 
-Pools are disjoint and hold every sample. They depend on the data, the seed of the run, the number of workers and the options alone.
+Pools are disjoint and together contain every sample. They depend only on the data, the run's seed, the number of workers and the options.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ Indices = NDArray[np.int64]
 
 STREAM = 11  # no other random stream with the same seed has this number
 MIN_ALPHA, MAX_ALPHA = 1e-6, 1e9
-"""Below, each worker draws one class, and above, all in equal parts."""
+"""The bounds of α. Below, each worker draws one class. Above, each worker draws all classes equally."""
 OTHERS = "take partition=even"
 
 
 @dataclass(frozen=True)
 class Divisible:
-    """What a partition knows of a training set: how many samples, and where they have such, their classes and their archives."""
+    """The properties of a training set that partitions use: its number of samples, and its classes and archives if it has any."""
 
     workload: str
     num_samples: int
@@ -33,7 +33,7 @@ class Divisible:
     archives: Indices | None = None
 
     def classes(self, partition: str) -> tuple[Indices, Indices]:
-        """The classes that there are, in order, and of each sample, which of them it has; ValueError if it has none."""
+        """The existing classes, in order, and for each sample the index of its class. Raises ValueError without classes."""
         if self.labels is None:
             raise ValueError(f"partition={partition} goes by labels, but workload={self.workload} has none at hand: {OTHERS}")
         classes, labels = np.unique(self.labels, return_inverse=True)
@@ -44,14 +44,14 @@ class Partition(ABC):
     """Divides a training set among the workers. Frozen: its fields are keys of the config."""
 
     depends_on_workers: ClassVar[bool] = True
-    """Whether another number of workers has other pools, so that no run can continue with it."""
+    """Whether the pools depend on the number of workers. A run cannot then continue with another number."""
 
     @abstractmethod
     def divided(self, data: Divisible, num_workers: int, *, seed: int) -> Sequence[Indices]:
-        """The samples of each worker; ValueError with one sentence if they cannot be divided so."""
+        """The samples of each worker. Raises ValueError if this division is impossible."""
 
     def pools(self, data: Divisible, num_workers: int, *, seed: int) -> tuple[Indices, ...]:
-        """The samples of each worker, in ascending order: with a single worker all of them, as without a partition."""
+        """The samples of each worker, in ascending order. A single worker has all samples."""
         if data.num_samples < num_workers:
             raise ValueError(
                 f"workload={data.workload} has {data.num_samples} training samples for {num_workers} workers, and data=owned gives each "
@@ -65,7 +65,7 @@ class Partition(ABC):
 
 @dataclass(frozen=True)
 class Even(Partition):
-    """A random part for each worker, all equally large (give or take one): pools are alike."""
+    """A random part for each worker, equally large (give or take one). So pools are alike."""
 
     def divided(self, data: Divisible, num_workers: int, *, seed: int) -> Sequence[Indices]:
         return _cut(_chance(seed, num_workers).permutation(data.num_samples), num_workers)
@@ -73,7 +73,7 @@ class Even(Partition):
 
 @dataclass(frozen=True)
 class Contiguous(Partition):
-    """The samples sorted by label, cut into equally large pieces (give or take one) in rank order: pools differ as much as they can."""
+    """The samples sorted by label, cut into equally large pieces (give or take one) in rank order. So pools differ as much as possible."""
 
     def divided(self, data: Divisible, num_workers: int, *, seed: int) -> Sequence[Indices]:
         _, labels = data.classes("contiguous")
@@ -82,10 +82,10 @@ class Contiguous(Partition):
 
 @dataclass(frozen=True, kw_only=True)
 class Dirichlet(Partition):
-    """Equally large pools, whose classes worker i mixes in proportions q ~ Dir(α · 1): the smaller α, the fewer classes each has.
+    """Equally large pools. Worker i mixes classes in proportions q ~ Dir(α · 1): the smaller α, the fewer classes in each pool.
 
-    As in Ringleader ASGD's experiments (arXiv 2509.22860): whole numbers of each class by largest remainder; where a class is used up,
-    samples of the class that has most left take their place.
+    Ringleader ASGD's experiments (arXiv 2509.22860) use this partition: whole numbers of each class by largest remainder. When a class is
+    used up, samples of the class with the most remaining samples replace it.
     """
 
     alpha: float
@@ -112,9 +112,9 @@ class Dirichlet(Partition):
 
 @dataclass(frozen=True, kw_only=True)
 class ByClass(Partition):
-    """Each worker has samples of k classes, one after the other in rank order; the owners of a class have equally many of it.
+    """Each worker has samples of k classes, consecutive in rank order. The owners of a class have equally many of its samples.
 
-    Pools are as large as their classes. With as many workers as classes, and k = 1, each has one class.
+    Pools are as large as their classes. With as many workers as classes, and k = 1, each worker has one class.
     """
 
     classes: int
@@ -146,7 +146,7 @@ class ByClass(Partition):
 
 @dataclass(frozen=True)
 class ByFile(Partition):
-    """Worker i has the training samples of the i-th archive of `workload.path`: the pools do not depend on the number of workers."""
+    """Worker i has the training samples of the i-th archive of `workload.path`. The pools do not depend on the number of workers."""
 
     depends_on_workers: ClassVar[bool] = False
 
@@ -167,7 +167,7 @@ def _chance(seed: int, num_workers: int) -> np.random.Generator:
 
 
 def _sizes(num_samples: int, num_workers: int) -> list[int]:
-    """Equal parts, the first ones larger by one where it does not come out even."""
+    """Equal parts. If the samples cannot be divided equally, the first parts are larger by one."""
     least, more = divmod(num_samples, num_workers)
     return [least + (rank < more) for rank in range(num_workers)]
 
@@ -178,7 +178,7 @@ def _cut(order: Indices, num_parts: int) -> list[Indices]:
 
 
 def _whole(quotas: NDArray[np.float64], total: int) -> Indices:
-    """Whole numbers with this sum, by largest remainder."""
+    """Whole numbers with this sum, in proportion to the quotas, by largest remainder."""
     whole = np.floor(quotas).astype(np.int64)
     whole[np.argsort(whole - quotas, kind="stable")[: total - int(whole.sum())]] += 1
     return whole

@@ -1,4 +1,4 @@
-"""Sizes only: every method runs, no number is computed, and torch is never imported."""
+"""A workload of sizes only: every method runs, nothing is computed, and torch is never imported."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class PhantomWorkload(Workload):
     num_parameters: int
     num_samples: int
     bytes_per_parameter: int | None = None
-    """Of weights and gradients where they are sent and applied; None: those of the config's dtype."""
+    """The bytes of a parameter in weights and gradients, for sending and updating; None: the bytes of the config's dtype."""
     name: str = "phantom"
 
     def __post_init__(self) -> None:
@@ -37,7 +37,7 @@ class PhantomWorkload(Workload):
 
 
 class Identity(Optimizer):
-    """The new weights are the old ones."""
+    """An optimizer whose new weights are the old ones."""
 
     def initial(self) -> None:
         return None
@@ -47,7 +47,7 @@ class Identity(Optimizer):
 
 
 class PhantomTask(Task):
-    """Its weights and gradients are one and the same phantom. It computes nothing, so its device is the CPU."""
+    """A task whose weights and gradients are the same phantom. It computes nothing, so its device is the CPU."""
 
     num_parameters = None
 

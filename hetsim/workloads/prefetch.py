@@ -1,4 +1,4 @@
-"""The next batch that a rank will probably ask for, loaded in a thread while the gradient of this one is computed."""
+"""Load the next batch that a rank will probably request, in a thread, during the current batch's gradient."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ T = TypeVar("T")
 class Prefetch(Generic[T]):
     """Loads batches, at most one of them ahead of the request.
 
-    The guess is that the next batch starts as far after the last one as that one after its predecessor, and has as many samples. This is
-    true for a rank of a synchronous method, whose stride is a global batch. A guess is loaded only if the previous guess was right.
-    A batch that was loaded in vain is discarded, with its errors. `load` must be a function of the batch alone: the program's thread and
-    another may call it at the same time. So the returned batch does not depend on the guesses.
+    It guesses that the stride to the next batch, and its size, are those of the last one. This is true for a rank of a synchronous method,
+    whose stride is a global batch. It loads a guess only if the previous guess was right. An unused batch is discarded, with its errors.
+
+    `load` must be a function of the batch alone, because the program's thread and another may call it at the same time. So the returned
+    batch does not depend on the guesses.
     """
 
     def __init__(self, load: Callable[[Batch], T], device: Device) -> None:
@@ -28,10 +29,10 @@ class Prefetch(Generic[T]):
         self._last: Batch | None = None
         self._guess: Batch | None = None
         self._loading: Future[T] | None = None
-        """The guess, if it is being loaded."""
+        """The guess, while it is being loaded."""
 
     def take(self, batch: Batch) -> T:
-        """What `load` gives for this batch. It may have been placed on the device `ahead`: see `Device.arrived`."""
+        """The result of `load` for this batch. It may have been placed on the device `ahead`: see `Device.arrived`."""
         came_true = batch == self._guess
         loading, self._loading = self._loading, None
         if loading is not None and not came_true:
@@ -43,7 +44,7 @@ class Prefetch(Generic[T]):
         return found
 
     def close(self) -> None:
-        """End the thread, after what it is loading. No batch can be loaded ahead from then on."""
+        """End the thread after its current batch. Later batches are not loaded ahead."""
         self._guess = None
         self._thread.shutdown(cancel_futures=True)
 
@@ -53,7 +54,7 @@ class Prefetch(Generic[T]):
 
 
 def _next(last: Batch | None, batch: Batch) -> Batch | None:
-    """The batch that follows these two at the same stride; None if they are not of one size and pool."""
+    """The next batch after these two, at the same stride; None if they differ in size or pool."""
     if last is None or last.samples != batch.samples or last.start > batch.start or last.pool != batch.pool:
         return None
     return Batch(2 * batch.start - last.start, batch.samples, batch.pool)

@@ -10,7 +10,7 @@ from hetsim.workloads.device import Device
 from hetsim.workloads.task import BYTES, Task, Workload
 
 DRAWN_TOGETHER = 64
-"""Samples whose centres are drawn at a time."""
+"""The number of samples whose centres are drawn at a time."""
 
 
 @dataclass(frozen=True, kw_only=True)

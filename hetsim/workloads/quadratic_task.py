@@ -1,4 +1,4 @@
-"""The noisy quadratic as torch computes it."""
+"""The noisy quadratic, computed by torch."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from hetsim.workloads.sequence import Sequence as SampleSequence
 from hetsim.workloads.task import Evaluation, OptimizerRecipe, Task
 
 SHOWN_NUMBERS = 10**8
-"""Numbers whose drawing takes seconds."""
+"""The number of entries from which drawing takes seconds."""
 STREAM = 2  # no other random stream with the same seed has this number
 
 
 class QuadraticTask(Task):
-    """f(x) = mean_i ½ Σ_k h_k (x_k − c_ik)²; its optimum is the mean of the c_i, and its loss is reported as f(x) − f(optimum)."""
+    """f(x) = mean_i ½ Σ_k h_k (x_k − c_ik)². Its optimum is the mean of the c_i. The reported loss is f(x) − f(optimum)."""
 
     forkable = True
 
@@ -69,7 +69,7 @@ class QuadraticTask(Task):
 
 
 def _with_progress(parts: Sequence[torch.Tensor]) -> Iterable[torch.Tensor]:
-    """The parts, with a bar on a terminal if to draw them takes seconds."""
+    """The parts, with a progress bar on a terminal if drawing them takes seconds."""
     if sum(part.numel() for part in parts) < SHOWN_NUMBERS or not sys.stderr.isatty():
         return parts
     from tqdm import tqdm

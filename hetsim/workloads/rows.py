@@ -1,4 +1,4 @@
-"""Data of a run where batches are taken from it."""
+"""The data from which a run takes its batches."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from hetsim.workloads.sequence import Indices
 
 
 class Rows:
-    """The samples of a tensor, along its first axis: on the device if they fit there, otherwise in memory of the CPU
-    from which a batch at a time goes there."""
+    """The samples of a tensor, along its first axis.
+
+    They are on the device if they fit there. Otherwise they are in the CPU's memory, and each batch is copied to the device.
+    """
 
     def __init__(self, data: torch.Tensor, device: Device) -> None:
         self.device = device
         self.shape = tuple(data.shape[1:])
         self.on_device = device.has_room_for(data.numel() * data.element_size())
-        """Whether all of them are there."""
+        """Whether all samples are on the device."""
         self.data = device.place(data) if self.on_device else device.pin(data)
 
     def __len__(self) -> int:

@@ -18,13 +18,13 @@ MASK = 2**64 - 1  # Python's integers do not wrap around, NumPy's do
 STEP = 0x9E3779B97F4A7C15
 STREAM = 0  # no other random stream with the same seed has this number
 MAX_EVALUATED_SAMPLES = 10_000
-"""Of the training set: the training loss is the mean over them."""
+"""The maximum number of training samples over which the training loss is averaged."""
 
 
 class Sequence:
     """Position q of pool i is sample π_{i,e}(q mod n_i) of epoch e = q // n_i, with one permutation for each (seed, e, i).
 
-    `pools` are the samples of each pool; None: a single pool of all, whose permutations are drawn from (seed, e).
+    `pools` are the samples of each pool; None: a single pool of all samples, with permutations drawn from (seed, e).
     """
 
     def __init__(self, num_samples: int, *, seed: int, pools: Many[Indices] | None = None) -> None:
@@ -51,7 +51,7 @@ class Sequence:
 
 
 def evaluated(num_samples: int) -> Indices:
-    """The training samples whose mean loss is reported: all, or as many as are evaluated at most, evenly spaced."""
+    """The training samples over which the loss is averaged: all, or evenly spaced ones if there are too many."""
     count = min(num_samples, MAX_EVALUATED_SAMPLES)
     return np.arange(count, dtype=np.int64) * num_samples // count
 

@@ -1,4 +1,4 @@
-"""Labelled arrays and a model for them: what digits, torchvision's data sets and a user's own arrays share."""
+"""Labelled arrays and a model for them: the common part of digits, torchvision's data sets and a user's own arrays."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hetsim.workloads.task import Task, Workload
 
 @dataclass(frozen=True, kw_only=True)
 class Supervised(Workload):
-    """Labelled arrays, a classifier by name with its options, and what is done to the inputs before."""
+    """Labelled arrays, a classifier by name with its options, and the preparation of inputs."""
 
     imports: ClassVar[tuple[str, ...]] = ("hetsim.workloads.classification",)
     has_model: ClassVar[bool] = True
@@ -50,10 +50,10 @@ class Supervised(Workload):
 
     @abstractmethod
     def read(self) -> Arrays:
-        """The data; ValueError with one sentence if a file is missing or has other contents."""
+        """The data. Raises ValueError if a file is missing or invalid."""
 
     def read_archives(self) -> tuple[Arrays, NDArray[np.int64] | None]:
-        """The data, and of each training sample, which archive it is from, where there are archives."""
+        """The data, and for each training sample the number of its archive; None without archives."""
         return self.read(), None
 
     def load(self, *, seed: int, dtype: str, device: Device) -> Task:

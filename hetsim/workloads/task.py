@@ -1,4 +1,4 @@
-"""What a backend needs from a workload: initial weights, gradients of ranges of samples, evaluations, an optimizer."""
+"""The interface of a workload for backends: initial weights, gradients of ranges of samples, evaluations, an optimizer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hetsim.workloads.partition import Divisible, Indices
 from hetsim.workloads.sequence import Sequence as SampleSequence
 
 BYTES = {"float32": 4, "float64": 8}
-"""Of one number, by its dtype."""
+"""The bytes of one number, by its dtype."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,18 +26,18 @@ class Evaluation:
     train_loss: float | None = None
     test_accuracy: float | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """What else a workload reports, by its own names: the same of each evaluation of a run."""
+    """Further metrics of a workload by name. All evaluations of a run have the same metrics."""
     class_accuracy: Sequence[float | None] | None = None
-    """Accuracy on the test set's samples of each class, None for a class of which there are none; None where there are no classes."""
+    """The accuracy on each class of the test set, None for a class without samples. None for a workload without classes."""
 
     def named(self) -> dict[str, float | None]:
-        """All of it by name, as files have it."""
+        """All numbers by the names that files use."""
         return {"train_loss": self.train_loss, "test_accuracy": self.test_accuracy, **self.metrics}
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """A class to be instantiated later, where its library may be imported: dotted name and keyword arguments."""
+    """A class to instantiate later, when its library may be imported: dotted name and keyword arguments."""
 
     target: str
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -45,18 +45,18 @@ class Recipe:
 
 @dataclass(frozen=True)
 class OptimizerRecipe:
-    """A torch.optim optimizer, its learning-rate schedule if any, and the modules besides hetsim and torch whose code may run."""
+    """A torch.optim optimizer, its learning-rate schedule if any, and the user's modules whose code may run."""
 
     optimizer: Recipe
     schedule: Recipe | None = None
     trust: tuple[str, ...] = ()
     key: str = "optimizer"
-    """Its key in the config."""
+    """The optimizer's key in the config."""
     schedule_key: str = "learning_rate_schedule"
 
     @property
     def imports(self) -> tuple[str, ...]:
-        """As a workload's. All but plain SGD import PyTorch's compiler, which takes two seconds, and do not use it."""
+        """The modules to import, as for a workload. All optimizers but plain SGD import PyTorch's compiler, which takes two seconds."""
         return () if self.optimizer.target == "torch.optim.SGD" and self.schedule is None else ("torch._dynamo",)
 
 
@@ -65,14 +65,14 @@ class ParameterSpec(NamedTuple):
 
     name: str
     start: int
-    """Its first number in the vector."""
+    """The index of its first entry in the vector."""
     shape: tuple[int, ...]
     hidden: bool = False
-    """Whether it is a matrix between hidden layers: no vector, no embedding, and not the last layer."""
+    """Whether this is a matrix between hidden layers: no vector, no embedding, and not the last layer."""
 
     @property
     def view_shape(self) -> tuple[int, ...]:
-        """Its shape for an optimizer: a hidden matrix has two dimensions, also that of a convolution."""
+        """Its shape for an optimizer. A hidden matrix has two dimensions, even if it belongs to a convolution."""
         return (self.shape[0], math.prod(self.shape[1:])) if self.hidden else self.shape
 
 
@@ -80,9 +80,9 @@ class Optimizer(ABC):
     """A pure step: from memory, weights and gradient to new memory and new weights."""
 
     by_parameter: bool = False
-    """Whether a step depends on the shapes of the parameters, so that it cannot be taken on a part of the vector."""
+    """Whether a step depends on the shapes of the parameters, so that it cannot apply to a part of the vector."""
     scale_sensitive: bool = True
-    """Whether twice the gradient makes another step; not so in Adam's family."""
+    """Whether doubling the gradient changes the step. This is false for Adam and similar optimizers."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -94,28 +94,28 @@ class Optimizer(ABC):
 
     @abstractmethod
     def step(self, memory: Any, weights: Vector, gradient: Vector, epoch: int, fragment: Fragment | None = None) -> tuple[Any, Vector]:
-        """New memory and new weights; `epoch` counts whole passes over the data, for the schedule.
+        """The new memory and the new weights. `epoch` counts whole passes over the data, for the schedule.
 
-        With a `fragment`, `gradient` is of its numbers alone, and so is `memory`: None before its first step.
+        With a `fragment`, `gradient` and `memory` contain only the fragment's entries. `memory` is None before the fragment's first step.
         """
 
     def foresee(self, num_epochs: int) -> None:  # noqa: B027
-        """Raise ValueError, with one sentence, if the schedule has fewer epochs than this."""
+        """Raise ValueError if the schedule has fewer epochs than this."""
 
 
 FORWARD = 1 / 3
-"""The share of a gradient's time that its forward pass takes, where a task does not know: the backward pass takes twice as long."""
+"""The default share of the forward pass in a gradient's time. The backward pass takes twice as long."""
 
 
 class Piece(NamedTuple):
-    """Consecutive numbers of a vector whose gradients are complete at the same moment: after which share of a gradient's time."""
+    """Consecutive entries of a vector whose gradients are complete at the same time, after the fraction `ready` of a gradient's time."""
 
     size: int
     ready: float
 
 
 class Bucket(NamedTuple):
-    """The numbers [start, stop) of a vector, which are reduced together, and after which share of a gradient's time they are complete."""
+    """The entries [start, stop) of a vector that are reduced together. They are complete after the fraction `ready` of a gradient's time."""
 
     start: int
     stop: int
@@ -126,39 +126,39 @@ class Task(ABC):
     """A loaded workload."""
 
     num_samples: int
-    """Training samples in one epoch."""
+    """The number of training samples in one epoch."""
     num_parameters: int | None
-    """How many numbers of a vector are parameters; those after them are averaged. None: all are parameters."""
+    """The number of leading entries of a vector that are parameters. The other entries are averaged. None: all are parameters."""
     device: Device = device("cpu")
-    """What computes; a backend calls `device.synchronise()` before it reads a clock."""
+    """The device that computes. A backend calls `device.synchronise()` before it reads a clock."""
     sequence: SampleSequence
-    """Which samples are at which positions, in tasks that have data."""
+    """The samples at each position, in tasks with data."""
     forkable: bool | None = None
-    """Whether forked processes compute the same gradients. None: only the user knows, and types `backend.processes`; False: never."""
+    """Whether forked processes compute the same gradients. None: unknown, so the user has to set `backend.processes`. False: never."""
     pools: tuple[int, ...] | None = None
-    """How many samples belong to each worker; None: all workers share them."""
+    """The number of samples of each worker; None: all workers share the samples."""
 
     @abstractmethod
     def initial(self) -> Vector:
-        """The weights that every run with this seed starts from."""
+        """The initial weights, which are the same for every run with this seed."""
 
     @abstractmethod
     def gradient(self, at: Vector, batch: Batch) -> tuple[Vector, float]:
-        """Mean gradient and mean loss of the samples at these positions: the same on every rank."""
+        """The mean gradient and mean loss of the samples at these positions. They are the same on every rank."""
 
     def loss_at(self, at: Vector, batch: Batch) -> float:
-        """The mean loss of these samples without what a model draws, as dropout does: on devices of all kinds the same but for rounding."""
+        """The mean loss of these samples without random draws such as dropout's. On all devices it is equal up to rounding."""
         return self.gradient(at, batch)[1]
 
     def parameters(self) -> Sequence[ParameterSpec]:
-        """The parameters in the order of the vector: one of all numbers, where a task does not tell."""
+        """The parameters in the order of the vector. By default, one parameter with all entries."""
         size = length(self.initial()) if self.num_parameters is None else self.num_parameters
         return (ParameterSpec("weights", 0, (size,)),)
 
     def pieces(self) -> Sequence[Piece] | None:
         """The pieces of a vector in the order in which a backward pass completes them, from its end to its beginning.
 
-        None: a vector may be cut anywhere, and its numbers are completed evenly in the time after the forward pass.
+        None: a vector may be cut anywhere, and its entries are completed evenly after the forward pass.
         """
         return None
 
@@ -167,7 +167,7 @@ class Task(ABC):
     ) -> tuple[Vector, float]:
         """`factor` times the mean gradient, as a new vector, and the mean loss.
 
-        `complete(k, numbers)` is called for one bucket after another, as soon as its numbers are there, and may overwrite them.
+        `complete(k, numbers)` is called for each bucket k as soon as its numbers are complete. It may overwrite them.
         """
         gradient, loss = self.gradient(at, batch)
         term = scaled(gradient, lambda: factor)
@@ -176,11 +176,11 @@ class Task(ABC):
         return term, loss
 
     def divisible(self, workload: str) -> Divisible:
-        """What a partition has to know of the training set."""
+        """The properties of the training set that a partition uses."""
         return Divisible(workload, self.num_samples)
 
     def divide(self, pools: Sequence[Indices]) -> None:
-        """Take batches from these pools from now on: pool i has the samples with these indices."""
+        """Take batches from these pools from now on. Pool i contains the samples with these indices."""
         if type(getattr(self, "sequence", None)) is not SampleSequence:
             raise ValueError(
                 f"{type(self).__name__} has no sample sequence to divide among the workers: give it `divide`, or take data=shared"
@@ -190,18 +190,18 @@ class Task(ABC):
 
     @abstractmethod
     def evaluate(self, at: Vector) -> Evaluation:
-        """How good these weights are."""
+        """Evaluate these weights."""
 
     @abstractmethod
     def optimizer(self, recipe: OptimizerRecipe) -> Optimizer:
         """The optimizer for this task's vectors."""
 
     def named(self, at: Vector) -> dict[str, Any]:
-        """The weights as tensors by name: those of the `state_dict` of a model, if there is one."""
+        """The weights as named tensors: a model's `state_dict`, if there is a model."""
         return {"weights": at}
 
     def close(self) -> None:  # noqa: B027
-        """End the threads and the processes that load data, after the last gradient and the last evaluation."""
+        """End the threads and processes that load data, after the last gradient and the last evaluation."""
 
 
 class Workload(ABC):
@@ -210,28 +210,28 @@ class Workload(ABC):
     name: str
 
     imports: ClassVar[tuple[str, ...]] = ()
-    """Modules that `load` imports; they are imported once before processes are forked."""
+    """Modules that `load` imports. They are imported once before processes are forked."""
     has_model: ClassVar[bool] = False
-    """Whether its gradients are those of a torch.nn.Module, which `autocast` is for."""
+    """Whether its gradients come from a torch.nn.Module, for which `autocast` is allowed."""
     takes_trust: ClassVar[bool] = False
-    """Whether it has a field `trust`, for the modules that the user trusts; a config cannot set it."""
+    """Whether it has a field `trust` for the modules that the user trusts. A config cannot set this field."""
     smaller: ClassVar[str] = "lower workload.num_samples or workload.num_parameters"
-    """What to do if it does not fit into memory."""
+    """The remedy if the workload does not fit into memory."""
 
     @abstractmethod
     def load(self, *, seed: int, dtype: str, device: Device) -> Task:
         """Read the data and build the model on this device; `dtype` is float32 or float64."""
 
     def check(self) -> None:  # noqa: B027
-        """Raise ValueError, with one sentence, if the workload's files are missing."""
+        """Raise ValueError if the workload's files are missing."""
 
     def peak_bytes(self, dtype: str) -> int:
-        """The memory that `load` takes at least, as far as the description tells."""
+        """A lower bound of the memory that `load` needs, as far as the description shows."""
         return 0
 
 
 def in_passes(task: Task, at: Vector, batch: Batch, most: int | None) -> tuple[Vector, float]:
-    """Return the mean gradient and the mean loss, by passes over at most `most` samples: gradient accumulation. None: a single pass."""
+    """Return the mean gradient and mean loss from passes over at most `most` samples: gradient accumulation. None: a single pass."""
     if most is None or batch.samples <= most:
         return task.gradient(at, batch)
     return _accumulated(task, at, divided(batch, most), batch.samples)
@@ -246,7 +246,7 @@ def terms_in_passes(
     buckets: Sequence[Bucket],
     complete: Callable[[int, Vector], None],
 ) -> tuple[Vector, float]:
-    """As `Task.terms`, of at most `most` samples computed at a time. The last pass completes the buckets, as DDP's `no_sync` has it."""
+    """`Task.terms` in passes over at most `most` samples. The last pass completes the buckets, as with DDP's `no_sync`."""
     if most is None or batch.samples <= most:
         return task.terms(at, batch, factor, buckets, complete)
     *before, last = divided(batch, most)

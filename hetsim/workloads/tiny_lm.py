@@ -10,7 +10,7 @@ from hetsim.workloads.device import Device
 from hetsim.workloads.task import BYTES, Task, Workload
 
 COPIES = 4
-"""Of the parameters: the model's, the first weights, the present ones, and a gradient."""
+"""The number of copies of the parameters: the model's, the initial weights, the current weights, and a gradient."""
 
 
 @dataclass(frozen=True, kw_only=True)

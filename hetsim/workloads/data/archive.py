@@ -1,4 +1,4 @@
-"""Arrays in a `.npz` or `.npz.xz`: what they claim to hold is known, and can be refused, before it is unpacked."""
+"""Arrays in a `.npz` or `.npz.xz`. The sizes that it claims are read, and can be refused, before it is unpacked."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ from numpy.typing import NDArray
 from hetsim.memory import check_fits, gigabytes
 
 MAX_RATIO = 200
-"""How many times its own size an archive may unpack to."""
+"""The maximum ratio of an archive's unpacked to its packed size."""
 UNSUSPECTED_BYTES = 10**9
-"""What any archive may unpack to."""
+"""The unpacked size that is allowed for any archive."""
 HEADER_BYTES = 2**16
-"""The part of an array's file that its header must be in."""
+"""The part of an array's file that must contain its header."""
 PART_BYTES = 2**24
-"""What is unpacked of an `.xz` at once."""
+"""The number of bytes of an `.xz` to unpack at once."""
 XZ_BYTES = 2**28
-"""The memory that an `.xz` may ask for to be unpacked; `xz -9` asks for a quarter."""
+"""The maximum memory for unpacking an `.xz`; `xz -9` needs a quarter of it."""
 MAX_PADDING = 2**20
-"""How many zeros may stand between the streams of an `.xz`, or before them."""
+"""The maximum number of zeros between the streams of an `.xz`, or before them."""
 REMEDY = "give fewer samples, or smaller ones"
 
 UNREADABLE = (
     *(OSError, EOFError, ValueError, TypeError, KeyError, IndexError, OverflowError, MemoryError, RuntimeError, SyntaxError),
     *(struct.error, zipfile.BadZipFile, zlib.error, lzma.LZMAError, tokenize.TokenError),
 )
-"""What zipfile, lzma and NumPy raise where a file is not as it should be."""
+"""The errors that zipfile, lzma and NumPy raise for an invalid file."""
 
 
 @dataclass(frozen=True)
 class Claim:
-    """What an archive says of one of its arrays."""
+    """An archive's claim about one of its arrays."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -54,34 +54,34 @@ class Claim:
 
     @property
     def size(self) -> int:
-        """How many numbers it holds."""
+        """The number of entries."""
         return math.prod(self.shape)
 
     @property
     def nbytes(self) -> int:
-        """What it takes unpacked."""
+        """The unpacked size in bytes."""
         return self.size * self.dtype.itemsize
 
 
 @dataclass(frozen=True)
 class Archive:
-    """An open archive that holds one array of each of these names; `what` names it in a sentence."""
+    """An open archive with one array for each name. `what` is its name in errors."""
 
     what: str
     names: Collection[str]
     packed_bytes: int
     memory_bytes: int
-    """What the archive itself takes in memory."""
+    """The memory that the archive itself needs."""
     zip: zipfile.ZipFile
 
     def claims(self) -> dict[str, Claim]:
-        """What it claims to hold, by name; ValueError with one sentence if the claims contradict each other, or are beyond belief."""
+        """The claims by name. Raises ValueError if they contradict each other or are implausible."""
         entries = {name: self._entry(name) for name in self.names}
         check_ratio(self.what, self.packed_bytes, sum(entry.file_size for entry in entries.values()))
         return {name: self._claim(name, entry) for name, entry in entries.items()}
 
     def read(self, claim: Claim) -> NDArray[Any]:
-        """The array, as it is stored."""
+        """The array, as stored."""
         with _readable(self.what, self.names), self.zip.open(claim.entry) as file:
             array: NDArray[Any] = npy.read_array(file, allow_pickle=False)
             return array
@@ -109,7 +109,7 @@ class Archive:
 
 @contextlib.contextmanager
 def opened(path: str, what: str, names: Collection[str]) -> Iterator[Archive]:
-    """The archive at this path; ValueError with one sentence if it is none."""
+    """The archive at this path. Raises ValueError if the file is no archive."""
     with contextlib.ExitStack() as stack:
         with _readable(what, names):
             file: IO[bytes] = stack.enter_context(open(path, "rb"))
@@ -130,7 +130,7 @@ def _readable(what: str, names: Collection[str]) -> Iterator[None]:
 
 
 def _header(beginning: bytes) -> tuple[tuple[int, ...], np.dtype[Any], int]:
-    """Shape and type of an array, and where in its file its numbers begin."""
+    """An array's shape, its type, and the position of its entries in its file."""
     file = io.BytesIO(beginning)
     version = npy.read_magic(file)
     if version not in ((1, 0), (2, 0)):
@@ -140,7 +140,7 @@ def _header(beginning: bytes) -> tuple[tuple[int, ...], np.dtype[Any], int]:
 
 
 def _unpacked(file: IO[bytes], what: str, names: Collection[str], packed_bytes: int) -> io.BytesIO:
-    """The contents of an `.xz`, which are given up as soon as they are too many."""
+    """The contents of an `.xz`. Unpacking stops as soon as the contents are too large."""
     unpacked = io.BytesIO()
     parts = _parts(file)
     while True:
@@ -154,7 +154,7 @@ def _unpacked(file: IO[bytes], what: str, names: Collection[str], packed_bytes: 
 
 
 def _parts(file: IO[bytes]) -> Iterator[bytes]:
-    """What the streams of an `.xz` hold, one after another, at most PART_BYTES at a time."""
+    """The contents of an `.xz`'s streams, one after another, at most PART_BYTES at a time."""
     stream: lzma.LZMADecompressor | None = None
     padding = 0
     while packed := file.read(2**16):
@@ -173,7 +173,7 @@ def _parts(file: IO[bytes]) -> Iterator[bytes]:
 
 
 def check_ratio(what: str, packed_bytes: int, unpacked_bytes: int, *, remedy: str = "save them unpacked with numpy.savez") -> None:
-    """ValueError with one sentence for a file that claims to hold far more, packed, than real data would."""
+    """Raise ValueError for a file that claims to contain far more data, unpacked, than plausible."""
     if unpacked_bytes > max(UNSUSPECTED_BYTES, MAX_RATIO * packed_bytes):
         raise ValueError(
             f"{what}: {packed_bytes / 1e6:.3g} MB claim to hold {gigabytes(unpacked_bytes)} GB, as no real data do: "

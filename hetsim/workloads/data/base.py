@@ -1,4 +1,4 @@
-"""Labelled arrays, and how images are augmented before they reach a model."""
+"""Labelled arrays, and the augmentation of images."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The handwritten digits that scikit-learn carries: real data without a download."""
+"""The handwritten digits in scikit-learn: real data without a download."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Digits(Supervised):
 
 
 def _read() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Pixels and labels. scikit-learn's file is read where it lies, as importing the library takes longer than many a run."""
+    """Pixels and labels. scikit-learn's file is read directly, because importing the library takes longer than many runs."""
     spec = find_spec("sklearn")
     file = None if spec is None or spec.origin is None else Path(spec.origin).with_name("datasets") / "data" / "digits.csv.gz"
     if file is not None and file.is_file():

@@ -1,4 +1,4 @@
-"""Arrays of bytes in LeCun's IDX format, packed by gzip or not: what a file claims to hold can be refused before it is unpacked."""
+"""Byte arrays in LeCun's IDX format, packed by gzip or not. The size that a file claims can be refused before it is unpacked."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hetsim.memory import check_fits
 from hetsim.workloads.data.archive import check_ratio
 
 BYTES = 0x08
-"""The type that the magic number says."""
+"""The type in the magic number."""
 
 
 def found(path: Path) -> Path | None:
@@ -26,7 +26,7 @@ def found(path: Path) -> Path | None:
 
 
 def read_idx(path: Path, *, num_axes: int) -> NDArray[np.uint8]:
-    """The array of a file; ValueError with one sentence if it holds no such array of bytes, or more than fits in memory."""
+    """The array in a file. Raises ValueError if the file contains no such byte array, or more than fits in memory."""
     packed = path.suffix == ".gz"
     try:
         with gzip.open(path) if packed else path.open("rb") as file:

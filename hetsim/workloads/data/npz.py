@@ -20,7 +20,7 @@ from hetsim.workloads.supervised import Supervised
 MAX_CLASSES = 100_000  # a larger label is taken for a mistake
 
 CHANNELS = (1, 2, 3, 4)
-"""How many colour images have: of grey, with or without transparency, and of colours, with or without it."""
+"""The numbers of channels of images: grey or colour, with or without transparency."""
 INPUTS, LABELS = ("x_train", "x_test"), ("y_train", "y_test")
 NAMES = ("x_train", "y_train", "x_test", "y_test")
 
@@ -29,8 +29,8 @@ NAMES = ("x_train", "y_train", "x_test", "y_test")
 class NpzArrays(Supervised):
     """`x_train y_train x_test y_test` from a `.npz` or `.npz.xz`.
 
-    Inputs are n x features, grey images n x height x width, or colour images n x height x width x channels (as most
-    archives have them); labels are whole numbers from 0. Of several archives, the training sets make one, and so do the test sets.
+    Inputs are n x features, grey images n x height x width, or colour images n x height x width x channels (as in most
+    archives). Labels are whole numbers from 0. If there are several archives, their training sets are joined, and their test sets too.
     """
 
     path: str | Sequence[str]
@@ -88,7 +88,7 @@ def _read(path: str) -> Arrays:
 
 
 def _check_claims(claims: Mapping[str, Claim], what: str) -> None:
-    """ValueError with one sentence if the shapes and types that the headers tell are none to train on."""
+    """Raise ValueError if the shapes and types in the headers are not suitable for training."""
     for name in INPUTS:
         shape, dtype = claims[name].shape, claims[name].dtype
         if len(shape) not in (2, 3, 4) or dtype.kind not in "uif":
@@ -113,14 +113,14 @@ def _check_claims(claims: Mapping[str, Claim], what: str) -> None:
 
 
 def _peak_bytes(claims: Mapping[str, Claim]) -> int:
-    """The most that reading takes: all arrays as they are kept, and the largest of those that are converted also as it is stored."""
+    """The peak memory of reading: all arrays with their final types, and the largest converted array also as stored."""
     kept = sum(claims[name].size * _kept(claims[name].dtype).itemsize for name in INPUTS) + sum(8 * claims[name].size for name in LABELS)
     as_stored = [name for name in INPUTS if claims[name].dtype == _kept(claims[name].dtype) and len(claims[name].shape) < 4]
     return kept + max(claim.nbytes for name, claim in claims.items() if name not in as_stored)
 
 
 def _kept(stored: np.dtype[Any]) -> np.dtype[Any]:
-    """The type that inputs are kept in: bytes stay bytes."""
+    """The final type of inputs. Bytes stay bytes."""
     return stored if stored in (np.uint8, np.float64) else np.dtype(np.float32)
 
 

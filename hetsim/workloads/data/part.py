@@ -8,13 +8,13 @@ from numpy.typing import NDArray
 Indices = NDArray[np.int64]
 
 SEED = 0
-"""Of the part: it does not depend on the seed of a run, so runs of several seeds train on the same samples."""
+"""The seed of the part. It does not depend on a run's seed, so runs with several seeds train on the same samples."""
 
 
 def part_of(count: int, num_samples: int, labels: NDArray[np.int64] | None) -> Indices:
-    """So many of `count` samples, in ascending order: with labels as many of each class, up to one, as long as it has any left.
+    """`num_samples` of `count` samples, in ascending order. With labels, classes get equally many, give or take one, if they have enough.
 
-    A larger part has all samples of a smaller one. ValueError with one sentence if the set is smaller.
+    A larger part contains all samples of a smaller one. Raises ValueError if the set is smaller than the part.
     """
     if num_samples > count:
         raise ValueError(f"workload.num_samples={num_samples} is more than the {count} samples of the training set: lower it")
@@ -25,7 +25,7 @@ def part_of(count: int, num_samples: int, labels: NDArray[np.int64] | None) -> I
 
 
 def _numbers_within_class(labels: NDArray[np.int64]) -> Indices:
-    """Of each sample, how many of its class stand before it."""
+    """For each sample, the number of earlier samples of its class."""
     by_class = np.argsort(labels, kind="stable")
     first = np.searchsorted(labels[by_class], labels[by_class])
     numbers = np.empty_like(by_class)

@@ -1,4 +1,4 @@
-"""Shakespeare's 154 sonnets (1609), in the public domain, as numbers: one for each character."""
+"""Shakespeare's 154 sonnets (1609), in the public domain, as one number for each character."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from numpy.typing import NDArray
 
 Tokens = NDArray[np.uint8]
 TRAINING_SHARE = 0.9
-"""Of the text; its end is for testing."""
+"""The share of the text for training. The end of the text is for testing."""
 
 
 def sonnets() -> str:
-    """The text: lines of verse, and an empty line between two sonnets."""
+    """The text: lines of verse, with an empty line between sonnets."""
     return Path(__file__).with_name("sonnets.txt").read_text(encoding="ascii")
 
 
 def tokens_of(text: str) -> tuple[Tokens, str]:
-    """Each character's number in the vocabulary, and the vocabulary: all characters of the text, in order."""
+    """Each character's index in the vocabulary, and the vocabulary, which contains all characters of the text in order."""
     codes, tokens = np.unique(np.frombuffer(text.encode("ascii"), np.uint8), return_inverse=True)
     return tokens.reshape(-1).astype(np.uint8), bytes(codes).decode("ascii")
 
 
 def sequences(tokens: Tokens, context_length: int) -> Tokens:
-    """Consecutive sequences of `context_length` characters and the one that follows: as many rows as there are without overlap.
+    """Consecutive sequences of `context_length` characters and the next character. They do not overlap, except in this character.
 
-    ValueError with one sentence if there is none.
+    Raises ValueError if the text is too short for one.
     """
     count = (len(tokens) - 1) // context_length
     if count < 1:

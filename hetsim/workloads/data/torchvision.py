@@ -1,4 +1,4 @@
-"""torchvision's data sets: in its folders, from its addresses. CIFAR-10's files are read by torchvision, MNIST's packed or unpacked."""
+"""torchvision's data sets, from its folders and addresses. torchvision reads CIFAR-10's files; MNIST's may be packed or unpacked."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ARRAYS = {
     *(("numpy", "ndarray"), ("numpy", "dtype"), ("_codecs", "encode")),
     *((f"numpy.{core}.multiarray", "_reconstruct") for core in ("core", "_core")),
 }
-"""What the pickle of an array calls."""
+"""The functions that an array's pickle calls."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +65,7 @@ class TorchvisionImages(Supervised):
             )
 
     def missing(self) -> list[Path]:
-        """The files that are not there."""
+        """The missing files."""
         return [path for file in self.files if not (path := self.root / file).is_file()]
 
     def read(self) -> Arrays:
@@ -96,7 +96,7 @@ class TorchvisionImages(Supervised):
 
 
 def _refuse_links(*folders: Path) -> None:
-    """ValueError with one sentence if a download would write through a link, which somebody else may have put there."""
+    """Raise ValueError if a download would write through a link, which somebody else may have created."""
     for folder in folders:
         for path in (folder, folder.with_name(CIFAR_ARCHIVE), *checks.entries_below(folder)):
             if path.is_symlink():
@@ -104,12 +104,12 @@ def _refuse_links(*folders: Path) -> None:
 
 
 def _new_folders(folder: Path) -> list[Path]:
-    """This folder and those above it that are not there, the innermost first."""
+    """This folder and its parents, as far as they do not exist, the innermost first."""
     return [path for path in (folder, *folder.parents) if not path.exists()]
 
 
 def _remove_empty(folders: Sequence[Path]) -> None:
-    """Remove what a download that failed has made."""
+    """Remove the empty folders of a failed download."""
     with contextlib.suppress(OSError):
         for folder in folders:
             if folder.exists():
@@ -117,7 +117,7 @@ def _remove_empty(folders: Sequence[Path]) -> None:
 
 
 class _Arrays(pickle.Unpickler):
-    """Reads a pickle of texts, lists and NumPy's arrays; it calls nothing else."""
+    """Reads a pickle of texts, lists and NumPy arrays. It calls no other functions."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in ARRAYS:
@@ -127,7 +127,7 @@ class _Arrays(pickle.Unpickler):
 
 @contextlib.contextmanager
 def _only_arrays_in_pickles(module: Any) -> Iterator[None]:
-    """While this lasts, a module of torchvision reads pickles of arrays only: it opens a file again after it has checked its sum."""
+    """Within this context, a module of torchvision reads only pickles of arrays, because it reopens a file after checking its sum."""
     module.pickle = SimpleNamespace(load=lambda file, **options: _Arrays(file, **options).load())
     try:
         yield
@@ -152,7 +152,7 @@ class MNIST(TorchvisionImages):
         return [path for file in self.files if found(path := self.root / file) is None]
 
     def _arrays(self) -> tuple[list[NDArray[Any]], list[NDArray[np.int64]]]:
-        """As they are shipped, by gzip, or unpacked next to that file."""
+        """The arrays from files in gzip format, or unpacked next to these."""
         if self.missing():
             super()._arrays()  # downloads them
         x_train, y_train, x_test, y_test = (

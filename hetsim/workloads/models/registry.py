@@ -15,12 +15,12 @@ from hetsim.workloads.models.small import lenet, mlp, resnet20
 from hetsim.workloads.models.torchvision import classifier
 
 COPIES = 4
-"""Of the parameters: the model's, the first weights, the present ones, and a gradient."""
+"""The number of copies of the parameters: the model's, the initial weights, the current weights, and a gradient."""
 OWN: dict[str, Callable[..., nn.Module]] = {"mlp": mlp, "lenet": lenet, "resnet20": resnet20}
 
 
 def check_model(name: str, options: Mapping[str, Any]) -> None:
-    """ValueError if a model of ours does not have one of these options."""
+    """Raise ValueError if one of hetsim's models lacks one of these options."""
     if name in OWN:
         allowed = [option for option in inspect.signature(OWN[name]).parameters if option not in ("shape", "num_classes")]
         for option in options:
@@ -32,7 +32,7 @@ def check_model(name: str, options: Mapping[str, Any]) -> None:
 
 
 def build_model(name: str, options: Mapping[str, Any], *, shape: Sequence[int], num_classes: int, seed: int) -> nn.Module:
-    """The model, with the initial weights of this seed; ValueError if none has this name or it cannot take these inputs."""
+    """The model with this seed's initial weights. Raises ValueError for an unknown name, or a model that cannot take these inputs."""
     check_model(name, options)
     builder = OWN[name] if name in OWN else classifier(name, known=list(OWN))
     size = " x ".join(map(str, shape))
@@ -57,7 +57,7 @@ def build_model(name: str, options: Mapping[str, Any], *, shape: Sequence[int], 
 
 
 def _check_size(name: str, builder: Callable[..., nn.Module], shape: Sequence[int], num_classes: int, options: Mapping[str, Any]) -> None:
-    """ValueError with one sentence if its parameters do not fit in memory. They are counted on torch's device without memory."""
+    """Raise ValueError if the parameters do not fit in memory. They are counted on torch's meta device, which needs no memory."""
     try:
         with torch.random.fork_rng(devices=[]), torch.device("meta"):
             count = sum(parameter.numel() for parameter in builder(shape, num_classes, **options).parameters())
@@ -67,7 +67,7 @@ def _check_size(name: str, builder: Callable[..., nn.Module], shape: Sequence[in
 
 
 def logits(output: Any) -> torch.Tensor:
-    """A model's output; some of torchvision's models return auxiliary outputs with it."""
+    """A model's output without the auxiliary outputs that some of torchvision's models return."""
     answer: torch.Tensor = output if isinstance(output, torch.Tensor) else output.logits
     return answer
 

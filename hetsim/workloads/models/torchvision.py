@@ -10,7 +10,7 @@ from hetsim import checks
 
 
 def classifier(name: str, *, known: Sequence[str]) -> Callable[..., Any]:
-    """A builder (shape, num_classes, **options) of torchvision's classification model of this name, untrained."""
+    """A builder (shape, num_classes, **options) of torchvision's untrained classification model with this name."""
     import torchvision.models
     from torch import nn
 

@@ -8,9 +8,9 @@ from torch.nn import functional
 
 
 class Block(nn.Module):
-    """Causal attention and a feed-forward layer of four times the width, each after a layer norm and beside a shortcut.
+    """Causal attention and a feed-forward layer of four times the width, each after a layer norm and with a shortcut.
 
-    Queries, keys and values have a matrix each, so that an optimizer by parameter sees three matrices.
+    Queries, keys and values have separate matrices, because some optimizers treat each matrix by itself.
     """
 
     def __init__(self, width: int, num_heads: int) -> None:
@@ -34,7 +34,7 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Logits of the next token at each position (Vaswani et al. 2017, arXiv 1706.03762; layer norms before, as in GPT-2)."""
+    """Logits of the next token at each position (Vaswani et al. 2017, arXiv 1706.03762; layer norms first, as in GPT-2)."""
 
     def __init__(self, *, vocabulary: int, context_length: int, width: int, num_layers: int, num_heads: int) -> None:
         super().__init__()
@@ -53,5 +53,5 @@ class Transformer(nn.Module):
 
 
 def loss(logits: torch.Tensor, following: torch.Tensor, reduction: str = "mean") -> torch.Tensor:
-    """The cross entropy of the tokens that follow, in nats for each token."""
+    """The cross entropy of the next tokens, in nats per token."""
     return functional.cross_entropy(logits.flatten(0, -2), following.flatten(), reduction=reduction)

@@ -1,4 +1,4 @@
-"""A model, data, a loss and metrics of the user's own (docs/guide/own-workload.md)."""
+"""Your own model, data, loss and metrics (docs/guide/own-workload.md)."""
 
 from hetsim.workloads.own.description import Own
 from hetsim.workloads.own.training import Training, workload

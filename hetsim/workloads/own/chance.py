@@ -1,4 +1,4 @@
-"""Random numbers of a user's own code: the same on every rank, and in both worlds."""
+"""Random numbers in a user's code: the same on every rank, and in both worlds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 
 
 def seed_everything(word: int) -> None:
-    """Seed the generators that code uses unless it has one of its own: PyTorch's, NumPy's and Python's."""
+    """Seed the global generators of PyTorch, NumPy and Python."""
     torch.default_generator.manual_seed(word)
     np.random.seed(word % 2**32)
     random.seed(word)
@@ -20,7 +20,7 @@ def seed_everything(word: int) -> None:
 
 @contextlib.contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """While this lasts, all random numbers are a function of this seed; afterwards the generators continue where they were."""
+    """Within this context, all random numbers are a function of this seed. Then the generators continue from their earlier states."""
     numpys, pythons = np.random.get_state(), random.getstate()
     with torch.random.fork_rng(devices=[]):
         seed_everything(seed)
@@ -37,7 +37,7 @@ def states() -> Any:
 
 
 def restore(kept: Any) -> None:
-    """Let the generators continue from these states, which may be another process's."""
+    """Restore these states, which may come from another process."""
     torchs, numpys, pythons = kept
     torch.set_rng_state(torchs)
     np.random.set_state(numpys)

@@ -1,4 +1,4 @@
-"""The config's description of a workload of the user's own."""
+"""The config's description of the user's own workload."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from hetsim.workloads.task import Task, Workload
 KEY = "workload.module"
 MAX_LOADER_WORKERS = 64
 LOADER_WORKER_BYTES = 150_000_000
-"""Of memory, at least, that a Python with PyTorch shares with no other."""
+"""The minimum memory of a Python process with PyTorch that it shares with no other process."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Own(Workload):
-    """What a function of a trusted module makes: a model, data, a loss and metrics.
+    """The result of a function in a trusted module: a model, data, a loss and metrics.
 
-    `module` names the function, as mymodel:build; `options` are its arguments, plain values.
+    `module` names the function, as mymodel:build. `options` are its arguments, as plain values.
     """
 
     module: str
@@ -32,7 +32,7 @@ class Own(Workload):
     num_samples: int | None = None
     """The number of training samples to use; every run uses the same ones."""
     loader_workers: int = 0
-    """Processes that read samples for each rank; with none, a rank reads its own."""
+    """The number of processes that read samples for each rank. With 0, each rank reads its own samples."""
     name: str = "own"
     trust: tuple[str, ...] = ()
     """The modules whose code may run."""
@@ -71,7 +71,7 @@ class Own(Workload):
             raise
 
     def make(self, seed: int) -> Training:
-        """What the function returns, with all generators seeded: the same in each process of a run."""
+        """The function's result, with all generators seeded, so that it is the same in each process of a run."""
         from hetsim.workloads.own.chance import seeded
 
         function = resolve_function(self.module, key=KEY, trust=self.trust)

@@ -1,4 +1,4 @@
-"""The samples of a user's own Dataset, one by one: read by the rank itself, or by its loader workers."""
+"""The samples of a user's own Dataset, one by one, read by the rank itself or by its loader workers."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from hetsim.workloads.sequence import Indices, Words
 
 
 def underlying(dataset: Any) -> Any:
-    """The Dataset that this one is a part of, if it is made by `random_split` or as a Subset."""
+    """The Dataset that this one is a part of, if it was made by `random_split` or as a Subset; else the Dataset itself."""
     while type(dataset) is Subset:
         dataset = dataset.dataset
     return dataset
 
 
 def indices_of(dataset: Any) -> Indices:
-    """Of all samples of a Dataset, their indices in the `underlying` one."""
+    """For all samples of a Dataset, their indices in the `underlying` Dataset."""
     chosen = np.arange(len(dataset), dtype=np.int64)
     while type(dataset) is Subset:
         chosen, dataset = np.asarray(dataset.indices, dtype=np.int64)[chosen], dataset.dataset
@@ -27,12 +27,12 @@ def indices_of(dataset: Any) -> Indices:
 
 
 def takes_lists(dataset: Any) -> bool:
-    """Whether it is asked for all samples of a batch at a time, which are seeded together."""
+    """Whether the Dataset returns all samples of a batch at once. These are seeded together."""
     return hasattr(dataset, "__getitems__")
 
 
 def read(dataset: Any, chosen: Indices, drawn: Words) -> list[Any]:
-    """The samples with these indices, each seeded by its word; all of them by the first one if the Dataset takes lists."""
+    """The samples with these indices, each seeded by its word. If the Dataset takes lists, the first word seeds all of them."""
     if takes_lists(dataset):
         seed_everything(int(drawn[0]) >> 32)
         return list(dataset.__getitems__(chosen.tolist()))

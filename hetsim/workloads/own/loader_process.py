@@ -1,4 +1,4 @@
-"""One loader worker: reads samples of a user's own data for the process that started it, and ends with it."""
+"""A loader worker: it reads samples of a user's own data for the process that started it, and ends with that process."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from hetsim.workloads.sequence import Indices, Words
 
 @dataclass(frozen=True)
 class Wanted:
-    """Samples that a loader worker is to read."""
+    """Samples for a loader worker to read."""
 
     what: str
-    """Of which data: train or test."""
+    """The data: train or test."""
     chosen: Indices
     drawn: Words
     threads: int
-    """Of PyTorch."""
+    """The number of PyTorch's threads."""
     last: bool
-    """Whether they are the last ones of a batch."""
+    """Whether these are the last samples of a batch."""
 
 
 @dataclass(frozen=True)
 class Read:
-    """Samples, and of a batch's last ones the states of the generators afterwards."""
+    """Samples, and after a batch's last ones the states of the generators."""
 
     samples: list[Any]
     generators: Any = None
@@ -46,16 +46,16 @@ class Read:
 
 @dataclass(frozen=True)
 class Failed:
-    """What failed instead, as a sentence."""
+    """An error, as a sentence."""
 
     sentence: str
     notes: tuple[str, ...] = ()
     memory: bool = False
-    """Whether for lack of memory."""
+    """Whether memory was insufficient."""
 
     @classmethod
     def of(cls, error: Exception) -> Failed:
-        """As it is raised again in the process of the rank."""
+        """Convert an error, to be raised again in the rank's process."""
         return cls(str(error), tuple(getattr(error, "__notes__", ())), memory=out_of_memory(error) is not None)
 
     def again(self) -> Exception:
@@ -67,7 +67,7 @@ class Failed:
 
 
 def main(pipe: int) -> None:
-    """Answer requests from this pipe (a file descriptor) until the standard input ends, which the parent process holds open."""
+    """Answer requests from this pipe (a file descriptor) until the standard input ends. The parent process holds it open."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     Thread(target=_leave, daemon=True).start()
     asking = Connection(pipe)
@@ -93,7 +93,7 @@ def _made(make: Callable[[], Training]) -> Training | Failed:
 
 
 def _answer(made: Training | Failed, wanted: Wanted, function: str) -> bytes:
-    """What is wanted, or what failed, as bytes."""
+    """The requested samples, or the error, as bytes."""
     if isinstance(made, Failed):
         return packed(made)
     if torch.get_num_threads() != wanted.threads:

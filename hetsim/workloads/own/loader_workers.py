@@ -1,6 +1,6 @@
 """Processes that read the samples of a user's own data for a rank.
 
-A rank's process may not fork: threads of PyTorch and gloo may hold locks. So each of them is a fresh interpreter that calls the
+A rank's process cannot fork, because threads of PyTorch and gloo may hold locks. So each worker is a fresh interpreter that calls the
 user's function again, as every rank does, with the same seed.
 """
 
@@ -28,17 +28,17 @@ from hetsim.workloads.sequence import Indices, Words
 
 CODE = "import sys; sys.path[:] = sys.argv[2:]; from hetsim.workloads.own.loader_process import main; main(int(sys.argv[1]))"
 GRACE_SECONDS = 3.0
-"""That a process has to end once its pipe is closed."""
+"""The time for a process to end after its pipe is closed."""
 
 
 class _Worker(NamedTuple):
     process: subprocess.Popen[bytes]
-    """It ends when its standard input does: with this process, however that ends."""
+    """The process. It ends when its standard input does, so it never outlives this process."""
     pipe: Connection
 
     @classmethod
     def started(cls, function: str, make: Callable[[], Training]) -> _Worker:
-        """A new one, which imports from where this process does, and from nowhere else."""
+        """Start a worker, which imports only from where this process does."""
         pipe, its = multiprocessing.Pipe()
         options = ["-P", *["-E"] * sys.flags.ignore_environment, *["-s"] * sys.flags.no_user_site]
         places = [place or ORIGINAL_DIR for place in sys.path]
@@ -52,9 +52,9 @@ class _Worker(NamedTuple):
 
 
 class LoaderWorkers:
-    """So many of them. Samples are those that this process would have read, whatever their number.
+    """The loader workers of a rank. Their number does not change the samples.
 
-    `make` calls the user's function, which `function` names. Several threads may ask, one after another.
+    `make` calls the user's function, which `function` names. Several threads may send requests, one at a time.
     """
 
     def __init__(self, make: Callable[[], Training], *, function: str, count: int) -> None:
@@ -62,20 +62,20 @@ class LoaderWorkers:
         self._lock = Lock()
         workers: list[_Worker] = []
         self.close = weakref.finalize(self, _end, workers)
-        """End them: what a thread waits for is an error from then on."""
+        """End the workers. A thread that waits for a sample then gets an error."""
         for _ in range(count):
             workers.append(_Worker.started(function, make))
         self._workers = workers
 
     @property
     def processes(self) -> list[int]:
-        """Their ids."""
+        """The process ids."""
         return [worker.process.pid for worker in self._workers]
 
     def read(self, what: str, chosen: Indices, drawn: Words, *, together: bool) -> tuple[list[Any], Any]:
-        """Samples of these data ("train", "test"), and the states of the generators after the last one.
+        """The samples of these data ("train", "test"), and the states of the generators after the last sample.
 
-        Each worker reads a part of them, or one of them all `together`. Raises what the first sample raises that fails.
+        Each worker reads a part of the samples, or one worker reads all `together`. Raises the error of the first sample that fails.
         """
         count = 1 if together else min(len(self._workers), len(chosen))
         threads = torch.get_num_threads()

@@ -1,6 +1,6 @@
-"""What loader workers send, as bytes: pickled, with the numbers of a tensor, whatever it is a view of, as plain bytes.
+"""Convert messages of loader workers to bytes: pickled, with a tensor's entries as plain bytes, even if it is a view.
 
-PyTorch's own way would open a file for each tensor (its multiprocessing), or write the whole tensor that this one is a part of.
+PyTorch's own pickling would open a file for each tensor (its multiprocessing), or write the whole tensor behind a view.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import torch
 from numpy.typing import NDArray
 
 OF_NUMPY = frozenset({torch.float32, torch.float64, torch.uint8, torch.int32, torch.int64, torch.bool})
-"""The usual types of numbers, which NumPy has too."""
+"""The usual types of numbers that NumPy has, too."""
 
 
 class _Packer(pickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
-        """How a dense tensor is written; everything else is written as usual."""
+        """Write a dense tensor. All other objects are written as usual."""
         if type(value) is not torch.Tensor or value.layout is not torch.strided or value.device.type != "cpu":
             return NotImplemented
         if value.requires_grad or value.is_quantized or value.is_conj() or value.is_neg():
@@ -35,7 +35,7 @@ def _tensor(numbers: NDArray[Any], dtype: torch.dtype, shape: tuple[int, ...], s
 
 
 def packed(value: Any) -> bytes:
-    """The bytes of a value that `pickle` takes."""
+    """The bytes of a value, for `pickle.loads`."""
     file = io.BytesIO()
     _Packer(file, protocol=5).dump(value)
     return file.getvalue()

@@ -22,10 +22,10 @@ from hetsim.workloads.sequence import Indices, Words, words
 
 
 class Samples:
-    """The batches of a Dataset: a tensor's or a TensorDataset's by index, others' by `__getitems__`, or sample by sample.
+    """The batches of a Dataset: from a tensor or TensorDataset by index, else by `__getitems__` or sample by sample.
 
-    What a sample draws by itself is a function of (seed, stream, pool, position): of its own position, or of the batch's first one with
-    `__getitems__`.
+    The random numbers of a sample are a function of (seed, stream, pool, position). With `__getitems__`, the position is the first one in
+    the batch.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Samples:
         self._chosen = self._chosen[part]
 
     def labels(self) -> NDArray[np.int64] | None:
-        """Whole numbers where they are at hand: the last tensor of a TensorDataset, or the `targets` that torchvision's sets have."""
+        """The labels if they are known: the last tensor of a TensorDataset, or the `targets` of torchvision's data sets. Else None."""
         with users_code(self.function, "the targets of the data"):
             found = self.dataset.tensors[-1] if type(self.dataset) is TensorDataset else getattr(self.dataset, "targets", None)
         try:
@@ -73,21 +73,23 @@ class Samples:
 
     @property
     def in_processes(self) -> bool:
-        """Whether loader workers read them."""
+        """Whether loader workers read the samples."""
         return self._workers is not None
 
     @property
     def may_be_read_ahead(self) -> bool:
-        """Whether a thread can `begin` a batch beside the program's, and that takes time: the program draws from the same generators
-        as samples that it reads by itself."""
+        """Whether another thread can `begin` a batch, and this saves time.
+
+        If the rank reads samples itself, the program draws from the same generators as the samples.
+        """
         return self.in_processes or (self._rows is not None and not all(rows.on_device for rows in self._rows))
 
     def batch(self, indices: Indices, positions: Indices) -> Any:
-        """The samples with these indices, which stand at these positions."""
+        """The samples with these indices, at these positions."""
         return self.begin(indices, positions)()
 
     def begin(self, indices: Indices, positions: Indices, pool: int = 0) -> Callable[[], Any]:
-        """Read these samples, at these positions of this pool. What it returns makes a batch of them, in the program's thread."""
+        """Read these samples, at these positions of this pool. The returned function, called in the program's thread, makes the batch."""
         chosen = self._chosen[indices]
         if self._rows is not None:
             with users_code(self.function, f"{self.what}[…]"):
@@ -104,14 +106,14 @@ class Samples:
         return batch
 
     def _read(self, chosen: Indices, drawn: Words) -> tuple[list[Any], Any]:
-        """The samples, and the states in which the generators are to be, if another process has drawn from its own."""
+        """The samples, and the next states of the generators if another process has drawn from its own."""
         with users_code(self.function, f"{self.what}[…]"):
             if self._workers is not None:
                 return self._workers.read(self.what, chosen, drawn, together=takes_lists(self.dataset))
             return read(self.dataset, chosen, drawn), None
 
     def _collated(self, samples: list[Any]) -> Callable[[], Any]:
-        """What makes a batch of the samples: a user's own function may draw numbers, so it is called in the program's thread."""
+        """A function that makes a batch of the samples. The program's thread calls it, because a user's collate may draw numbers."""
         if self._collate is not None:
             return lambda: self._placed(self._own_batch(samples))
         try:
@@ -136,7 +138,7 @@ class Samples:
         return [Rows(tensor, self.device) for tensor in tensors]
 
     def _placed(self, batch: Any) -> Any:
-        """On the device; floating-point numbers have the run's precision, whatever they are stored in."""
+        """The batch on the device. Floating-point numbers get the run's precision."""
         return mapped(self._cast, batch)
 
     def _cast(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -144,7 +146,7 @@ class Samples:
 
 
 def mapped(function: Callable[[torch.Tensor], torch.Tensor], batch: Any) -> Any:
-    """A batch with the function's value in place of each of its tensors."""
+    """A batch with the function applied to each of its tensors."""
     if isinstance(batch, torch.Tensor):
         return function(batch)
     if isinstance(batch, Mapping):
@@ -155,14 +157,14 @@ def mapped(function: Callable[[torch.Tensor], torch.Tensor], batch: Any) -> Any:
 
 
 def _whole_tensors(dataset: Any) -> tuple[torch.Tensor, ...] | None:
-    """The tensors that hold all samples, if there are such: a batch of them is a part of each."""
+    """The tensors with all samples, if they exist. A batch is then a part of each tensor."""
     if type(dataset) is TensorDataset:
         return dataset.tensors
     return (dataset,) if isinstance(dataset, torch.Tensor) else None
 
 
 def arguments_and_target(batch: Any) -> tuple[Any, Any]:
-    """The model's arguments and the target of a batch: of a tuple the last entry is the target; any other batch is both."""
+    """The model's arguments and the target of a batch. The last entry of a tuple is the target. Any other batch is both."""
     if isinstance(batch, list | tuple):
         return batch[:-1] or batch, batch[-1]
     return (batch,), batch

@@ -1,4 +1,4 @@
-"""A model, data, a loss and metrics of the user's own, as a task."""
+"""A task from a user's own model, data, loss and metrics."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from hetsim.workloads.sequence import Indices, Sequence, evaluated
 from hetsim.workloads.task import Evaluation
 
 EVALUATED_TOGETHER = 256
-"""Samples of a batch in an evaluation."""
+"""The number of samples in a batch of an evaluation."""
 TRIED_SAMPLES = 8
-"""Samples of the batch with which model, loss and metrics are tried before a run."""
+"""The number of samples in the batch that tries the model, loss and metrics before a run."""
 TAKEN = ("seconds", "version", "samples", "train_loss", "test_loss")
-"""The names that no metric has: they are other columns of the learning curve."""
+"""Names that no metric may have, because other columns of the learning curve use them."""
 ACCURACY = "test_accuracy"
-"""The metric that is `Evaluation.test_accuracy`."""
+"""The metric that becomes `Evaluation.test_accuracy`."""
 
 Judge = Callable[[Any, Any], Any]
-"""Of outputs and targets: a loss or a metric."""
+"""A loss or a metric: a function of outputs and targets."""
 
 
 class OwnTask(FlatTask):
-    """Mean loss of the user's model on the user's data."""
+    """The mean loss of the user's model on the user's data."""
 
     def __init__(
         self, made: Training, *, function: str, num_samples: int | None, seed: int, dtype: str, device: Device,
@@ -117,7 +117,7 @@ class OwnTask(FlatTask):
         return {name: total / len(indices) for name, total in sums.items()}
 
     def _outputs(self, data: Any) -> tuple[Any, Any]:
-        """The model's outputs for a batch, and the target that belongs to them."""
+        """The model's outputs for a batch, and the batch's target."""
         arguments, target = arguments_and_target(data)
         with users_code(self.function, "the model"):
             return self.model(*arguments), target
@@ -132,9 +132,9 @@ class OwnTask(FlatTask):
         return loss.reshape(()) if loss.ndim else loss
 
     def _try(self) -> list[torch.Tensor]:
-        """Compute a loss and the metrics of a few samples, to refuse what fails.
+        """Compute a loss and the metrics of a few samples, to refuse code that fails.
 
-        Returns the running statistics: the buffers of the modules that change a buffer of theirs in training.
+        Returns the running statistics: the buffers of modules that change one of their buffers in training.
         """
         count = min(TRIED_SAMPLES, self.num_samples)
         with seeded(self.seed):
@@ -168,12 +168,12 @@ class OwnTask(FlatTask):
 
 
 def _owner(buffer: str) -> str:
-    """The name of the module that has the buffer of this name."""
+    """The name of the module with the buffer of this name."""
     return buffer.rpartition(".")[0]
 
 
 def _check(made: Training, function: str) -> None:
-    """UsersError if what the function returned is not what a Training is made of."""
+    """Raise UsersError if the function did not return a valid Training."""
     if not isinstance(made.model, nn.Module):
         raise UsersError.of(function, f"model must be a torch.nn.Module, not {checks.shown(made.model)}")
     if not any(parameter.requires_grad for parameter in made.model.parameters()):

@@ -1,4 +1,4 @@
-"""What a file of the user's own offers: the function that makes a model, data, a loss and metrics (docs/guide/own-workload.md)."""
+"""The interface of a user's own file: a function that makes a model, data, a loss and metrics (docs/guide/own-workload.md)."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ class Training:
     model: Any
     """A torch.nn.Module."""
     train: Any
-    """A map-style torch.utils.data.Dataset: it has `__len__` and `__getitem__`."""
+    """A map-style torch.utils.data.Dataset, with `__len__` and `__getitem__`."""
     loss: Callable[[Any, Any], Any]
-    """From outputs and targets to their mean loss: a tensor of one number."""
+    """A function of outputs and targets. It returns their mean loss, a tensor with one entry."""
     test: Any = None
     """Another map-style Dataset, for `test_loss` and the metrics."""
     metrics: Mapping[str, Callable[[Any, Any], Any]] = field(default_factory=dict)
-    """By name, what is reported of the test set besides the loss: from outputs and targets to a number, a mean over the samples."""
+    """The metrics of the test set by name. Each is a function of outputs and targets that returns a mean over the samples, a number."""
     collate: Callable[[list[Any]], Any] | None = None
-    """What makes a batch of a list of samples, in place of default_collate."""
+    """A function that makes a batch from a list of samples. None: default_collate."""
 
 
 def workload(function: F) -> F:

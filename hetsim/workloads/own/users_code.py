@@ -1,4 +1,4 @@
-"""What fails in a user's own code becomes one sentence, with the file and the line."""
+"""Convert errors in a user's own code to one sentence, with the file and the line."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hetsim.memory import out_of_memory
 
 
 class UsersError(ValueError):
-    """One sentence on what a user's own code did."""
+    """A sentence about an error in a user's own code."""
 
     @classmethod
     def of(cls, function: str, said: str) -> UsersError:
@@ -22,7 +22,7 @@ class UsersError(ValueError):
 
 @contextlib.contextmanager
 def users_code(function: str, what: str) -> Iterator[None]:
-    """While this lasts, an error is a UsersError that says what of this workload failed, and where; its traceback is a note of it.
+    """Within this context, an error becomes a UsersError that contains the failed part and the place. The traceback is its note.
 
     `function` names the workload, as mymodel:build. Lack of memory is reported elsewhere.
     """
@@ -39,13 +39,13 @@ def users_code(function: str, what: str) -> Iterator[None]:
 
 
 def reason(error: BaseException) -> str:
-    """An error's kind, and the first line of what it says."""
+    """An error's class, and the first line of its message."""
     said = (str(error).splitlines() or [""])[0]
     return type(error).__name__ + (f": {said[:MAX_SHOWN]}" if said else "")
 
 
 def _place(trace: TracebackType | None, function: str) -> str:
-    """The innermost line of the user's own package that took part; empty if none did."""
+    """The innermost line of the user's own package in a traceback; empty if it contains none."""
     package = function.partition(":")[0].split(".")[0]
     place = ""
     while trace is not None:
