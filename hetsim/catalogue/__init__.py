@@ -1,4 +1,4 @@
-"""GPUs and models by name: published seconds of training steps with their sources, and estimates of what nobody measured.
+"""GPUs and models by name: published seconds of training steps with their sources, and estimates for unmeasured pairs.
 
-It imports no torch, so that the commands answer quickly.
+It does not import torch, so that the commands answer quickly.
 """

@@ -1,7 +1,7 @@
-"""Batch curves of a GPU: what was measured, and a straight line where one batch size was measured or estimated.
+"""Batch curves of a GPU: measured points, or a straight line if only one batch size was measured or estimated.
 
-On a line, a fixed share of the seconds at the largest batch does not depend on the batch size: the median share of the model's measured
-curves. Leaving one GPU out, lines are nearer to its curve than powers of the batch size (`benchmarks/catalogue.py`).
+On a line, a fixed share of the seconds at the largest batch does not depend on the batch size. It is the median share of the model's
+measured curves. If one GPU is left out, lines predict its curve better than powers of the batch size (`benchmarks/catalogue.py`).
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from hetsim.catalogue.tables import Row
 Table = tuple[tuple[int, float], ...]
 """(samples, seconds), rising in samples."""
 SPREAD = 1.9
-"""A curve whose largest batch is at least so many times the smallest tells a share."""
+"""The minimum ratio of a curve's largest to its smallest batch that determines a share."""
 SHARES = np.linspace(0.0, 0.95, 96)
 
 
 def measured(rows: Iterable[Row]) -> Table:
-    """The seconds by batch size; several measurements of a batch size by their geometric mean."""
+    """The seconds by batch size. Several measurements of a batch size are averaged geometrically."""
     by_batch: dict[int, list[float]] = {}
     for row in rows:
         by_batch.setdefault(row.batch, []).append(row.seconds)
@@ -33,12 +33,12 @@ def measured(rows: Iterable[Row]) -> Table:
 
 
 def line(batch: int, seconds: float, share: float) -> Table:
-    """A line through this point, of whose seconds this share is fixed."""
+    """A line through this point, with this fixed share of its seconds."""
     return ((1, seconds * (share + (1 - share) / batch)), (batch, seconds)) if batch > 1 else ((1, seconds), (2, seconds * (2 - share)))
 
 
 def share_of(curve: Table) -> float:
-    """The fixed share of the line that is nearest to a curve through its largest batch, in logarithms."""
+    """The fixed share of the line through a curve's largest batch that is nearest to the curve, in logarithms."""
     largest, last = curve[-1]
     batches, seconds = np.array([each[0] for each in curve[:-1]]), np.array([each[1] for each in curve[:-1]])
     lines = SHARES[:, None] + (1 - SHARES[:, None]) * batches / largest
@@ -46,7 +46,7 @@ def share_of(curve: Table) -> float:
 
 
 def curves(rows: Sequence[Row]) -> dict[tuple[str, ...], Table]:
-    """By GPU, source, model and precision, the measured curves that tell a share."""
+    """The measured curves that determine a share, by GPU, source, model and precision."""
     by_gpu: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
         by_gpu.setdefault((row.gpu, *row.series), []).append(row)
@@ -55,14 +55,14 @@ def curves(rows: Sequence[Row]) -> dict[tuple[str, ...], Table]:
 
 
 def usual_share(rows: Sequence[Row], model: str, *, without: Collection[str] = ()) -> float:
-    """The median of the model's curves, without those of some GPUs; of all models' curves if it has none."""
+    """The median share of the model's curves, or of all curves if it has none. The GPUs in `without` are left out."""
     known = {key: share_of(curve) for key, curve in curves(rows).items() if key[0] not in without}
     of_model = [share for key, share in known.items() if key[2] == model]
     return statistics.median(of_model or known.values()) if known else 0.0
 
 
 def errors_left_out(rows: Sequence[Row]) -> list[float]:
-    """Of each measured batch size but the largest of its curve: the relative error of the line, by the model's curves of other GPUs."""
+    """The relative error of the line, by the model's curves of other GPUs, at each measured batch size except a curve's largest."""
     errors = []
     for (gpu, _, model, _), curve in curves(rows).items():
         (largest, seconds) = curve[-1]

@@ -1,14 +1,14 @@
-"""Seconds of a step for a GPU and a model that nobody measured together, and how wrong such estimates are.
+"""Estimate the seconds of a step for an unmeasured pair of GPU and model, and the error of such estimates.
 
 The law is additive in logarithms, fitted by ridge regression to all rows:
 
     log seconds = GPU + GPU in half precision + GPU with the programs of the source + series + log of the size of the batch
 
 The size is on the line of the model's measured batch curves (`curves`): share + (1 − share) · batch / usual batch of the series.
-Larger GPUs were mostly measured with larger batches. So a power of the batch size, fitted to all rows, would take a part of their
-speed: its estimates of two GPUs at one batch size are too close to each other.
+Larger GPUs were mostly measured with larger batches. So a power of the batch size, fitted to all rows, would absorb a part of their
+speed. Its estimates of two GPUs at one batch size would be too similar.
 
-Its error is that of leaving one out: all rows of a pair of GPU and model, whatever their precision and source.
+The error is measured by leaving out all rows of a pair of GPU and model, in any precision and from any source.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from hetsim.catalogue import curves
 from hetsim.catalogue.tables import Row, Source
 
 RIDGE = {"gpu": 0.01, "half": 0.3, "programs": 0.3, "pair": 0.3, "series": 1e-6}
-"""How strongly each effect is drawn to zero."""
+"""The strength with which each effect is drawn to zero."""
 COVERED = 0.8
-"""The share of left-out pairs that is within the error."""
+"""The share of left-out pairs whose error is at most the reported one."""
 ENOUGH = 8
-"""A model with so many left-out pairs has an error of its own."""
+"""A model with at least this number of left-out pairs has its own error."""
 LAWS = {
     "GPU": {"gpu"},
     "GPU, precision": {"gpu", "half"},
     "GPU, programs": {"gpu", "programs"},
     "GPU, precision, programs": {"gpu", "half", "programs"},
 }
-"""The effects of a GPU in the laws that were compared; the last one is taken."""
+"""The effects of a GPU in the compared laws. The last law is used."""
 CHOSEN: Collection[str] = LAWS["GPU, precision, programs"]
 
 Effect = tuple[str, ...]
@@ -51,9 +51,9 @@ class Law:
         for row in rows:
             by_series.setdefault(row.series, []).append(row.batch)
         self.usual_batch = {series: statistics.median_high(batches) for series, batches in by_series.items()}
-        """Of each series: the median of its rows."""
+        """The usual batch of each series: the median of its rows."""
         self.share = {model: curves.usual_share(rows, model) for model in {row.model for row in rows}}
-        """Of each model: the share of the seconds at the usual batch that does not depend on the batch size."""
+        """For each model, the share of the seconds at the usual batch that does not depend on the batch size."""
         columns: dict[Effect, int] = {}
         entries = [[(columns.setdefault(effect, len(columns)), value) for effect, value in self._effects(row)] for row in rows]
         self._columns, self._matrix = columns, np.zeros((len(rows), len(columns)))
@@ -81,18 +81,21 @@ class Law:
         return [*found, (("pair", row.gpu, row.model), 1.0)]
 
     def seconds(self, row: Row) -> float:
-        """Seconds of this step, whose own `seconds` are not used."""
+        """The seconds of this step. The row's own `seconds` are not used."""
         log = math.fsum(self._solved[self._columns[effect]] * value for effect, value in self._effects(row) if effect in self._columns)
         return math.exp(log) * self._size(row)
 
     def _size(self, row: Row) -> float:
-        """Of a batch, relative to the usual one of its series."""
+        """The size of a batch, relative to the usual batch of its series."""
         share = self.share[row.model]
         return share + (1 - share) * row.batch / self.usual_batch[row.series]
 
     @cached_property
     def left_out(self) -> dict[tuple[str, str], float]:
-        """By pair of GPU and model: the median relative error of its rows if all are left out. Its GPU and series must have other rows."""
+        """For each pair of GPU and model, the median relative error of its rows if all of them are left out.
+
+        The pair's GPU and series must have other rows.
+        """
         places: dict[tuple[str, str], list[int]] = {}
         gpus_of: dict[tuple[str, str, str], set[str]] = {}
         for place, row in enumerate(self._rows):
@@ -109,12 +112,12 @@ class Law:
         return found
 
     def _errors(self, places: list[int]) -> NDArray[np.float64]:
-        """Of the logarithms of these rows, by the law without them: (1 − their block of the hat matrix)⁻¹ · their residuals."""
+        """The logarithmic errors of these rows by the law without them: (1 − their block of the hat matrix)⁻¹ · their residuals."""
         block = np.eye(len(places)) - self._shares[places] @ self._weighted[places].T
         return np.asarray(np.linalg.solve(block, self._residuals[places]) / self._roots[places])
 
     def error(self, model: str) -> tuple[float, int]:
-        """The relative error that `COVERED` of the left-out pairs are within, of this model if they are enough, and their number."""
+        """The relative error that covers the share `COVERED` of the left-out pairs (of this model if it has enough), and their number."""
         of_model = [error for (_, its), error in self.left_out.items() if its == model]
         errors = of_model if len(of_model) >= ENOUGH else list(self.left_out.values())
         return (float(np.quantile(errors, COVERED)), len(errors)) if errors else (math.inf, 0)

@@ -1,4 +1,4 @@
-"""Measured rows of the user's own, in a YAML file of the catalogue's columns."""
+"""The user's own measured rows, in a YAML file with the catalogue's columns."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OF_GPU, OF_MODEL = ("title", "memory_gb", "inside_gb_per_second"), ("title", "sa
 
 
 def catalogue_of(file: Any) -> Catalogue:
-    """The shipped catalogue, with the rows of this file if one is given. ValueError with one sentence if it cannot be read."""
+    """The shipped catalogue, with the rows of this file if one is given. Raises ValueError if the file is invalid."""
     if file is None:
         return shipped()
     if not isinstance(file, str):
@@ -34,7 +34,7 @@ def catalogue_of(file: Any) -> Catalogue:
 
 
 def read(file: Path) -> dict[str, Any]:
-    """The parts of the file; no code runs, and no sentence quotes what is in it but keys."""
+    """The parts of the file. No code runs, and errors quote only keys of the file."""
     what = f"the catalogue's file {checks.printable(str(file))}"
     try:
         if not file.is_file() or file.stat().st_size > MAX_BYTES:
@@ -92,7 +92,7 @@ def _row(key: str, config: Any) -> Row:
 
 
 def with_steps(file: Path, gpu: str, model: str, parameters: int, precision: str, steps: Mapping[int, float], how: str) -> dict[str, Any]:
-    """The parts of the file, or of a new one, with these steps in place of any that it has of the GPU, model and precision."""
+    """The parts of the file, or of a new one, with these steps. They replace its steps of the GPU, model and precision."""
     known: dict[str, Any] = read(file) if file.exists() else {"rows": []}
     gpus, models = dict(_mapping("gpus", known.get("gpus"))), dict(_mapping("models", known.get("models")))
     if gpu not in shipped().gpus:

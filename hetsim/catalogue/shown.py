@@ -1,4 +1,4 @@
-"""The catalogue as text: lists of GPUs and models, what was measured of one, and a pair with its sources."""
+"""The catalogue as text: lists of GPUs and models, measurements of one, and a pair with its sources."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 
 def gpu_cells(catalogue: Catalogue, gpus: Sequence[Gpu]) -> list[list[str]]:
-    """A head, and a row for each GPU."""
+    """The heads, and a row for each GPU."""
     cells = [["GPU", "also", "what it is", "memory", "inside a machine", "models measured"]]
     for gpu in gpus:
         models = {row.model for row in catalogue.rows if row.gpu == gpu.name}
@@ -26,7 +26,7 @@ def gpu_cells(catalogue: Catalogue, gpus: Sequence[Gpu]) -> list[list[str]]:
 
 
 def model_cells(catalogue: Catalogue, models: Sequence[Model]) -> list[list[str]]:
-    """A head, and a row for each model."""
+    """The heads, and a row for each model."""
     cells = [["model", "what it is", "a sample is", "parameters", "size from", "GPUs measured"]]
     for model in models:
         gpus = {row.gpu for row in catalogue.rows if row.model == model.name}
@@ -50,14 +50,14 @@ def measured_lines(catalogue: Catalogue, rows: Sequence[Row]) -> Iterator[str]:
 
 
 def source_lines(catalogue: Catalogue, names: Sequence[str]) -> Iterator[str]:
-    """A line for each source: title, address, version, date, licence, and how it measured."""
+    """A line for each source: title, address, version, date, licence, and its method of measuring."""
     for name in names:
         its = catalogue.sources[name]
         yield f"{name}: {its.title}; {its.url} at {its.commit}, {its.date}; licence: {its.licence}; {its.how}"
 
 
 def pair_lines(choice: Choice, gpu: Gpu, model: Model, precision: str | None) -> Iterator[str]:
-    """What a simulation takes for this pair, and from where."""
+    """The times that a simulation uses for this pair, and their sources."""
     (times,) = choice.times([gpu.name], model.name, precision)
     yield str(times)
     yield "samples: ms  " + ", ".join(f"{batch}: {1000 * seconds:.4g}" for batch, seconds in times.table)

@@ -19,19 +19,19 @@ COLUMNS = {
 }
 PRECISIONS = ("fp32", "amp", "fp16")
 BYTES_PER_PARAMETER = 4
-"""Of a gradient: PyTorch's DistributedDataParallel reduces the float32 gradients of all three precisions' master weights."""
+"""The bytes of a parameter in a gradient. PyTorch's DDP reduces float32 gradients of master weights in all three precisions."""
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU; figures of its maker, or None where the catalogue cites none."""
+    """A GPU with its maker's figures; None if the catalogue has no source for them."""
 
     name: str
     title: str
     aliases: tuple[str, ...] = ()
     memory_bytes: float | None = None
     inside: float | None = None
-    """Bytes per second that it sends to the others in its machine, in one direction."""
+    """The rate at which it sends to other GPUs in its machine, in bytes per second and one direction."""
     link: str = ""
     source: str = ""
     url: str = ""
@@ -39,7 +39,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Model:
-    """A model; `parameters` is None where no source gives their number."""
+    """A model. `parameters` is None if no source gives their number."""
 
     name: str
     title: str
@@ -50,7 +50,7 @@ class Model:
 
 @dataclass(frozen=True)
 class Source:
-    """Where figures are from."""
+    """The source of figures."""
 
     name: str
     family: str
@@ -80,13 +80,13 @@ class Row:
 
     @property
     def series(self) -> tuple[str, str, str]:
-        """Steps of one series are of the same program: source, model and precision."""
+        """The step's series: source, model and precision. Steps of one series are from the same program."""
         return self.source, self.model, self.precision
 
 
 @dataclass(frozen=True, eq=False)
 class Catalogue:
-    """All tables, each by name. Two catalogues are equal only if they are one object, so a result can be cached by catalogue."""
+    """All tables, each by name. Two catalogues are equal only if they are the same object, so results can be cached by catalogue."""
 
     gpus: Mapping[str, Gpu]
     models: Mapping[str, Model]
@@ -94,12 +94,12 @@ class Catalogue:
     rows: tuple[Row, ...]
 
     def gpu(self, name: str) -> Gpu:
-        """The GPU of this name or alias, in letters of either case. ValueError with the closest name if there is none."""
+        """The GPU with this name or alias, in letters of either case. Raises ValueError with the closest name if there is none."""
         names = {each: gpu for gpu in self.gpus.values() for each in (*gpu.aliases, gpu.name)}
         return _found("GPU", name, names)
 
     def model(self, name: str) -> Model:
-        """The model of this name, in letters of either case. ValueError with the closest name if there is none."""
+        """The model with this name, in letters of either case. Raises ValueError with the closest name if there is none."""
         return _found("model", name, self.models)
 
 

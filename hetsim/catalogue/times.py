@@ -1,4 +1,4 @@
-"""Seconds of a named GPU for a named model: measured where they were published, estimated where not, and never silent about which."""
+"""The seconds of a named GPU for a named model: published measurements, or estimates that are marked as such."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ Series = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class Times:
-    """What a GPU takes, by batch size, and how that is known."""
+    """A GPU's seconds by batch size, and how they are known."""
 
     gpu: Gpu
     series: Series
     table: Table
     num_measured: int
-    """Batch sizes that were measured: 0 for an estimate, 1 for a single point, more for a curve."""
+    """The number of measured batch sizes: 0 for an estimate, 1 for a single point, more for a curve."""
     error: float
-    """Relative; 0 if measured. Of ten such estimates, eight are right when divided or multiplied by at most 1 + error."""
+    """The relative error; 0 if measured. Eight of ten such estimates are right when divided or multiplied by at most 1 + error."""
     num_pairs: int
     max_samples: int | None
-    """None: no published batch says how many fit."""
+    """The largest share that fits into memory; None if no published batch shows it."""
 
     def __str__(self) -> str:
         source, model, precision = self.series
@@ -47,7 +47,7 @@ class Times:
 
 @lru_cache(maxsize=2)
 def law_of(catalogue: Catalogue) -> Law:
-    """Fit the law to all rows, once for a catalogue: the fit takes as long as composing a config, and each config asks for it."""
+    """Fit the law to all rows, once for each catalogue, because the fit takes as long as composing a config."""
     return Law(catalogue.rows, catalogue.sources)
 
 
@@ -59,13 +59,13 @@ class Choice:
 
     @property
     def law(self) -> Law:
-        """Fitted to all rows."""
+        """The law, fitted to all rows."""
         return law_of(self.catalogue)
 
     def times(self, gpus: Sequence[str], model: str, precision: str | None = None) -> list[Times]:
-        """The times of these GPUs, all from one series: of the same program in one precision.
+        """The times of these GPUs, all from one series, so from the same program in one precision.
 
-        It is the series that has measured most of the GPUs, then the most batch sizes of them.
+        It is the series that has measured most of the GPUs, and among these the one with the most batch sizes.
         """
         found, known = [self.catalogue.gpu(name) for name in gpus], self.catalogue.model(model)
         series = self._series({gpu.name for gpu in found}, known, precision)
@@ -107,7 +107,7 @@ class Choice:
         return Times(gpu, series, curves.line(batch, seconds, share), 0, error, num_pairs, fits)
 
     def max_samples(self, gpu: Gpu, series: Series) -> int | None:
-        """How many samples fit: in proportion to memory, as the largest batches that fit other GPUs; at least what it was measured with."""
+        """How many samples fit: proportional to memory, from the largest batches of other GPUs, and at least the largest measured batch."""
         alike = [row for row in self.catalogue.rows if (row.model, row.precision) == series[1:]]
         largest: dict[str, int] = {}
         for row in alike:

@@ -1,1 +1,1 @@
-"""Checkpoints on disk: a run's state as JSON and tensors, the files, when they are written, and how a run continues from one."""
+"""Checkpoints on disk: a run's state as JSON and tensors, the files, the times of writing, and the resume."""

@@ -1,6 +1,6 @@
-"""One file for a checkpoint: a safetensors file whose tensor `json` holds the rest as JSON, with the versions and a digest of everything.
+"""The checkpoint file: a safetensors file. Its tensor `json` contains all other data as JSON, with versions and a digest.
 
-A safetensors file holds tensors and texts, and no code: to read one runs nothing.
+A safetensors file contains tensors and texts, and no code, so reading it runs nothing.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from hetsim.runtime.files import written_whole
 from hetsim.version import __version__
 
 FORMAT = 1
-"""The version of the format. Another one is refused: a run that continues in another way than it began is worse than none."""
+"""The version of the format. Other versions are refused, because a run that continues differently is worse than none."""
 JSON = "json"
 KEYS = ("config", "checkpoint")
 
 
 def packed(value: Any) -> bytes:
-    """A value as bytes, for another process of the same run; RunFailed if it is of a class that no checkpoint can hold."""
+    """A value as bytes, for another process of the same run. Raises RunFailed for a class that no checkpoint may contain."""
     writer = Writer()
     try:
         text = json.dumps(writer.json_of(value), allow_nan=False).encode()
@@ -39,7 +39,7 @@ def packed(value: Any) -> bytes:
 
 
 def unpacked(content: bytes, kinds: Mapping[str, type]) -> Any:
-    """The value that `packed` made this of; objects are of these classes alone. RunFailed if it is none."""
+    """The inverse of `packed`. Objects have only these classes. Raises RunFailed for invalid content."""
     from safetensors import SafetensorError, deserialize
 
     try:
@@ -57,11 +57,11 @@ def unpacked(content: bytes, kinds: Mapping[str, type]) -> Any:
 
 
 def _accept(_: object) -> None:
-    """What a rank of the same run sends is as it was made."""
+    """Data from a rank of the same run need no checks."""
 
 
 def write(path: Path, *, config: str, checkpoint: Any) -> None:
-    """Write a checkpoint and the config of its run atomically: the whole file gets its name, or there is none."""
+    """Write a checkpoint and its run's config atomically: the complete file gets its name, or there is no file."""
     writer = Writer()
     text = json.dumps({"config": config, "checkpoint": writer.json_of(checkpoint)}, allow_nan=False).encode()
     content = _serialised(np.frombuffer(text, np.uint8), writer.tensors)
@@ -88,7 +88,7 @@ def _metadata(text: Any, tensors: Mapping[str, Any]) -> dict[str, str]:
 
 
 def digest(text: Any, tensors: Mapping[str, Any]) -> str:
-    """Of the JSON and of every tensor with its name, type and shape."""
+    """The digest of the JSON, and of every tensor with its name, type and shape."""
     found = hashlib.sha256(text.data)
     for name in sorted(tensors):
         tensor = tensors[name]
@@ -98,7 +98,7 @@ def digest(text: Any, tensors: Mapping[str, Any]) -> str:
 
 
 def read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The entries of the JSON, and the tensors. ValueError with one sentence if it is not a complete checkpoint of this version."""
+    """The entries of the JSON, and the tensors. Raises ValueError unless the file is a complete checkpoint of this version."""
     try:
         status = path.lstat()
         if stat.S_ISLNK(status.st_mode):
@@ -140,7 +140,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _check_versions(path: Path, about: Mapping[str, str]) -> None:
-    """ValueError with one sentence for the file of another program, and of another version of the format."""
+    """Raise ValueError for the file of another program, or of another version of the format."""
     if "format" not in about or "hetsim" not in about:
         raise Unreadable("it is not hetsim's")
     if about["format"] != str(FORMAT):

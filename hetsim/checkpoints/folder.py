@@ -1,4 +1,4 @@
-"""The folder `checkpoints` of a run: its newest files are kept, and those of another run that was in the folder before are removed."""
+"""The folder `checkpoints` of a run. The newest files are kept, and files of an earlier run are removed."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def path_of(run: Path, version: int) -> Path:
 
 
 def rows_path(run: Path, version: int) -> Path:
-    """The file of the trace's rows between the checkpoint before and that at this version."""
+    """The file with the trace's rows between the previous checkpoint and the one at this version."""
     return place(run) / f"rows-{version:012}.parquet"
 
 
 def newest(run: Path) -> Path:
-    """The file of a run's newest checkpoint; ValueError with one sentence if it has none."""
+    """The file of a run's newest checkpoint. Raises ValueError if the run has none."""
     if not run.is_dir():
         raise ValueError(f"resume={run} is not a folder: give the folder of a run, which holds {NAME}")
     folder = place(run)
@@ -41,12 +41,12 @@ def newest(run: Path) -> Path:
 
 
 def has_checkpoints(run: Path) -> bool:
-    """Whether there is a checkpoint in a run's folder."""
+    """Whether a run's folder contains a checkpoint."""
     return any(FILE.fullmatch(path.name) for path in files(run))
 
 
 def tidy(run: Path, *, keep: Iterable[Path]) -> None:
-    """Remove all checkpoints and rows but these, and what is unfinished."""
+    """Remove all other checkpoints and rows, and all unfinished files."""
     kept = set(keep)
     for path in files(run):
         ours = FILE.fullmatch(path.name) or ROWS.fullmatch(path.name)

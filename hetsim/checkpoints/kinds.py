@@ -1,4 +1,4 @@
-"""The classes whose objects a checkpoint may hold, and whether a value is of the type that a class says of its field."""
+"""The classes whose objects a checkpoint may contain, and the check of a value against its field's type."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ SHIPPED: tuple[type, ...] = (
 
 
 class VectorType:
-    """Stands for a vector in the type of a field: one of the size and kind of the run's weights, or none."""
+    """Stands for a vector in a field's type: with the size and kind of the run's weights, or None."""
 
 
 def name_of(kind: type) -> str:
@@ -58,7 +58,7 @@ def name_of(kind: type) -> str:
 
 
 def kinds_of(experiment: Experiment) -> dict[str, type]:
-    """The classes by name: hetsim's, and the dataclasses and named tuples beside the user's own policies, which this run has imported."""
+    """The classes by name: hetsim's, and the dataclasses and named tuples in the modules of the user's own policies."""
     found = {name_of(kind): kind for kind in SHIPPED}
     coordination = experiment.coordination
     for part in (coordination, *(getattr(coordination, its.name) for its in fields(coordination))):
@@ -70,7 +70,7 @@ def kinds_of(experiment: Experiment) -> dict[str, type]:
 
 
 def field_names(kind: type) -> list[str] | None:
-    """The names of the values that an object of this class is made of; None of a class of another sort."""
+    """The names of the values that make an object of this class; None for other kinds of classes."""
     if is_dataclass(kind):
         return [its.name for its in fields(kind) if its.init]
     return list(kind._fields) if issubclass(kind, tuple) and hasattr(kind, "_fields") else None
@@ -78,7 +78,7 @@ def field_names(kind: type) -> list[str] | None:
 
 @cache
 def hints(kind: Any) -> dict[str, Any]:
-    """The types of a class's fields; empty if they name what cannot be looked up."""
+    """The types of a class's fields; empty if they contain names that cannot be resolved."""
     try:
         return get_type_hints(kind, localns={"Vector": VectorType})
     except (NameError, TypeError, AttributeError):
@@ -87,7 +87,7 @@ def hints(kind: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Fits:
-    """Whether values are of a type. A vector is one that `is_vector` says is one."""
+    """Checks whether values have a type. `is_vector` recognises vectors."""
 
     is_vector: Any
 

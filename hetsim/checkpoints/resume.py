@@ -26,7 +26,7 @@ from hetsim.workloads.task import Task
 
 OWN = {"unreported": UnreportedTimings, "compression": Pushes}
 MAX_LETTERS = 200
-"""The length of a text that is shown."""
+"""The maximum length of a text in an error."""
 PROGRESS: dict[str, Any] = {
     "applied": dict[str, Any],
     "curve": dict[str, Any],
@@ -57,7 +57,7 @@ INTERVALS = ("compute_seconds", "update_seconds", "down_seconds")
 
 
 def load(path: Path, experiment: Experiment, task: Task, optimizers: Optimizers) -> Checkpoint:
-    """The checkpoint in a file, for this experiment; ValueError with one sentence if it is broken, or another run's."""
+    """The checkpoint in a file, for this experiment. Raises ValueError if it is invalid or belongs to another run."""
     entries, tensors = read(path)
     weights = task.initial()
     fits = Fits(partial(_is_like, weights))
@@ -81,7 +81,7 @@ def load(path: Path, experiment: Experiment, task: Task, optimizers: Optimizers)
 
 
 def clock_of(path: Path) -> float:
-    """When a run continues from the checkpoint in a file, by its clock; ValueError with one sentence if the file does not say."""
+    """The run's clock at the checkpoint in a file. Raises ValueError if the file does not contain it."""
     try:
         seconds = Reader({}, {}, lambda _: None).value_of(read(path)[0]["checkpoint"]["object"][1]["seconds"])
         return float(min(seconds, default=0.0))
@@ -90,7 +90,7 @@ def clock_of(path: Path) -> float:
 
 
 def check_budget(path: Path, checkpoint: Checkpoint, experiment: Experiment, task: Task) -> None:
-    """ValueError with one sentence for a budget that the run has reached already."""
+    """Raise ValueError for a budget that the run has already reached."""
     state, seconds = checkpoint.state, max(checkpoint.seconds)
     budget = reached(experiment, state, seconds, task.num_samples)
     if budget is not None:
@@ -101,7 +101,7 @@ def check_budget(path: Path, checkpoint: Checkpoint, experiment: Experiment, tas
 
 
 def reached(experiment: Experiment, state: State, seconds: float, num_samples: int) -> str | None:
-    """The budget that a run has reached at this version and time, as its config names it; None if it can continue."""
+    """The budget that a run has reached at this version and time, by its config key; None if it can continue."""
     budget, positions = experiment.budget, experiment.budget.num_positions(num_samples)
     done = state.next_sample - sum(batch.samples for batch in state.outstanding)
     if positions is not None and done >= positions:
@@ -114,14 +114,14 @@ def reached(experiment: Experiment, state: State, seconds: float, num_samples: i
 
 
 def continue_trace(trace: Trace, path: Path, checkpoint: Checkpoint, experiment: Experiment) -> None:
-    """Let a trace begin with the rows of the run until its checkpoint; among others, whose ranks are not those, it begins there."""
+    """Begin a trace with the run's rows up to its checkpoint. With another number of workers, it begins empty at the checkpoint."""
     if len(checkpoint.ranks) != experiment.num_ranks:
         return
     adopt(trace, path.parent.parent, checkpoint.progress["trace"], seconds=checkpoint.seconds, version=checkpoint.state.version)
 
 
 def _is_like(weights: Any, value: Any) -> bool:
-    """Whether a value is a vector of the size and kind of the weights."""
+    """Whether a value is a vector with the size and kind of the weights."""
     if isinstance(weights, Phantom):
         return bool(value == weights)
     return type(value) is type(weights) and value.shape == weights.shape and value.dtype == weights.dtype
@@ -143,7 +143,7 @@ def _check_fields(fits: Fits, made: Any) -> None:
 
 
 def _check_weights(path: Path, found: Any, weights: Any) -> None:
-    """ValueError with one sentence for the weights of another model."""
+    """Raise ValueError for the weights of another model."""
     if _is_like(weights, found):
         return
     sizes = [f"{_numbers(vector)}" for vector in (found, weights)]
@@ -179,7 +179,7 @@ def _check_ranks(checkpoint: Checkpoint, experiment: Experiment) -> None:
 
 
 def _check_own(own: Mapping[str, Any], experiment: Experiment, weights: Any) -> None:
-    """What the programs that ship keep of their own; other programs' is theirs."""
+    """Check the `own` values of hetsim's programs. Other programs' values are not checked."""
     for name, kind in OWN.items():
         if name in own and not isinstance(own[name], kind):
             raise Unreadable(f"a rank's {name} is of another kind")
@@ -215,7 +215,7 @@ def _check_table(found: Any, table: Mapping[str, Any], fits: Fits) -> None:
 
 
 def _check_policies(state: State, experiment: Experiment, task: Task) -> None:
-    """The states of the policies belong to this method, and to this number of workers."""
+    """Check that the policies' states belong to this method, and to this number of workers."""
     plan, num_workers = experiment.plan(task), experiment.num_workers
     initial = experiment.coordination.initial(plan, task.initial())
     for name in ("allocation", "compensation", "admission"):
@@ -234,7 +234,7 @@ def _check_policies(state: State, experiment: Experiment, task: Task) -> None:
 
 
 def _ranks(part: Any) -> Iterator[int]:
-    """The ranks that a policy's state names: members of sets, keys of tables, and whose contributions wait."""
+    """The ranks in a policy's state: members of sets, keys of tables, and ranks of waiting contributions."""
     if isinstance(part, frozenset | Mapping):
         yield from part
     elif isinstance(part, tuple):
@@ -242,7 +242,7 @@ def _ranks(part: Any) -> Iterator[int]:
 
 
 def _check_memories(checkpoint: Checkpoint, task: Task, optimizers: Optimizers) -> None:
-    """The memories of the optimizers are such that a step can be taken with them."""
+    """Check that the optimizers can take a step with their memories."""
     nothing = zeros_like(task.initial())
     tried: list[Any] = []
     for rank in checkpoint.ranks:

@@ -1,4 +1,4 @@
-"""The rows of a trace beside the checkpoints of its run: a file for each part of the run, and all of them joined at the end."""
+"""The trace's rows next to a run's checkpoints: a file for each part of the run. All parts are joined at the end."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from hetsim.runtime.files import named_in_errors, unfinished
 from hetsim.runtime.trace import Trace, as_table
 
 OF_VERSIONS = ("apply", "commit")
-"""The kinds of rows that belong to a version, whenever it was committed."""
+"""The kinds of rows that belong to a version, at any time of its commit."""
 
 
 class SavedTrace(Trace):
-    """A trace whose rows go to a file of `checkpoints` for each checkpoint; the run's own file is made of these when it is closed."""
+    """A trace that writes its rows to a file in `checkpoints` for each checkpoint. `close` joins these files to the run's own."""
 
     def __init__(self, folder: Path, detail: str) -> None:
         super().__init__(folder, detail)
@@ -32,7 +32,7 @@ class SavedTrace(Trace):
 
     @property
     def current(self) -> Path | None:
-        """The file that rows are written to now, under its temporary name."""
+        """The file to which rows are written now, under its temporary name."""
         return None if self._writer is None or self._path is None else unfinished(self._path)
 
     def split(self) -> tuple[str, ...]:
@@ -73,20 +73,20 @@ class SavedTrace(Trace):
         self._writer = None
 
     def go_on(self, names: Sequence[str]) -> None:
-        """Go on after these files, which another process has completed."""
+        """Continue after these files, which another process has completed."""
         self.parts = list(names)
 
     def follow(self, names: Sequence[str]) -> None:
-        """Begin with the rows that were written until now, in a file that comes after these of the same folder."""
+        """Begin with the rows written so far, in a file that follows these files of the same folder."""
         self.parts = list(names)
         self.split()
         self.parts = self.parts[-1:]
 
 
 def adopt(trace: Trace, run: Path, names: Sequence[str], *, seconds: Sequence[float], version: int) -> None:
-    """Begin a trace with the rows of a run's files up to its checkpoint. ValueError with one sentence if one is missing or broken.
+    """Begin a trace with the rows of a run's files up to its checkpoint. Raises ValueError if a file is missing or invalid.
 
-    What a rank did after its commit of this version is done again, and left out.
+    Rows of a rank after its commit of this version are left out, because its work is done again.
     """
     if not trace.stores:
         return
@@ -101,7 +101,7 @@ def adopt(trace: Trace, run: Path, names: Sequence[str], *, seconds: Sequence[fl
 
 
 def kept(run: Path, names: Collection[str]) -> list[Path]:
-    """The paths of files of rows."""
+    """The paths of the files with rows."""
     return [place(run) / name for name in names]
 
 
@@ -119,7 +119,7 @@ def _opened(path: Path) -> Any:
 
 
 def _typed(table: Any) -> Any:
-    """The table with the columns of a trace."""
+    """The table with a trace's columns."""
     import pyarrow as pa
 
     try:
@@ -129,7 +129,7 @@ def _typed(table: Any) -> Any:
 
 
 def _until(table: Any, seconds: Sequence[float], version: int) -> Any:
-    """The rows of what each rank did until its commit of this version; what was under way then ends there."""
+    """Each rank's rows until its commit of this version. Intervals in progress then end at the commit."""
     import pyarrow as pa
 
     columns: Mapping[str, Any] = {name: table.column(name).to_numpy() for name in ("start", "end", "rank", "version")}

@@ -1,4 +1,4 @@
-"""Writes the checkpoints of a run, and lets the newest ones stay."""
+"""Write the checkpoints of a run, and keep the newest."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hetsim.runtime.trace import Trace, append_received
 
 
 def check_replaceable(run: Path) -> None:
-    """ValueError with one sentence if the folder has the checkpoints of a run that has not ended, as it may have taken days."""
+    """Raise ValueError if the folder contains checkpoints of an unfinished run, which may have taken days."""
     if folder.has_checkpoints(run) and not _has_ended(run):
         raise ValueError(
             f"{folder.place(run)} has the checkpoints of a run that has not ended, which this one would replace: resume that run with "
@@ -28,7 +28,7 @@ def check_replaceable(run: Path) -> None:
 
 
 def _has_ended(run: Path) -> bool:
-    """Whether the newest checkpoint in a folder is of the run whose results are there, and not of one after it."""
+    """Whether the newest checkpoint in a folder belongs to the finished run there, and not to a later one."""
     try:
         return (run / "summary.json").exists() and (run / "config.yaml").read_text() == read(folder.newest(run))[0]["config"]
     except (OSError, ValueError):
@@ -36,15 +36,15 @@ def _has_ended(run: Path) -> bool:
 
 
 def goes_on(run: Path) -> str:
-    """The command that resumes a run, in quotation marks."""
+    """The quoted command that resumes a run."""
     return f"'hetsim resume={shlex.quote(str(run))}'"
 
 
 class Saver:
-    """Keeps the newest checkpoints of a run in its folder; `due(version)` says whether one is due.
+    """Keeps the newest checkpoints of a run in its folder. `due(version)` returns whether one is due.
 
-    `config` is what the run's config.yaml will hold; `resumed` the file that the run has resumed from. With `goes_on`, the rank that
-    wrote the run's checkpoints until now is lost, and its last complete one is at version `newest`; None: it had made none.
+    `config` is the content of the run's config.yaml. `resumed` is the file from which the run has resumed. `goes_on`: the rank that wrote
+    the checkpoints before is lost. Its last complete checkpoint is at version `newest`; None: there was none.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Saver:
         self.stop = stop
         self.due = Due(settings, clock, stop)
         self.newest = newest
-        """The version of the newest checkpoint that the run has made."""
+        """The version of the run's newest checkpoint."""
         self._kept: list[tuple[Path, list[Path]]] = []
         if folder.place(run).is_symlink():
             raise ValueError(f"{folder.place(run)} is a link, and would be written through: remove it, or take another folder for the run")
@@ -74,11 +74,11 @@ class Saver:
             folder.place(run).mkdir(parents=True, exist_ok=True)
 
     def append(self, rows: Iterable[bytes], *, rank: int, change: Callable[[Any], Any]) -> None:
-        """Append the rows that a rank has sent to the trace of the run."""
+        """Append a rank's rows to the trace of the run."""
         append_received(self.trace, iter(rows), rank=rank, change=change)
 
     def write(self, checkpoint: Checkpoint) -> None:
-        """Write a checkpoint, and remove those that are not kept any more."""
+        """Write a checkpoint, and remove the oldest ones."""
         version = checkpoint.state.version
         names = self.trace.split() if isinstance(self.trace, SavedTrace) else ()
         path = folder.path_of(self.run, version)
@@ -91,12 +91,12 @@ class Saver:
         self.newest = version
 
     def sentence(self, last: State, seconds: float) -> str:
-        """What a user reads when the run has stopped."""
+        """The message to the user when the run has stopped."""
         return f"stopped at version {last.version}, at {seconds:.6g} s of its clock: {goes_on(self.run)} resumes it"
 
 
 class NoSaver:
-    """Takes the place of a `Saver` on a rank that writes no checkpoints."""
+    """Replaces a `Saver` on a rank that writes no checkpoints."""
 
     newest: int | None = None
 
@@ -104,7 +104,7 @@ class NoSaver:
         self.stop = StopRequest()
 
     def due(self, version: int) -> bool:
-        """No checkpoint ever is."""
+        """No checkpoint is ever due."""
         return False
 
     def append(self, rows: Iterable[bytes], *, rank: int, change: Callable[[Any], Any]) -> None:
@@ -114,5 +114,5 @@ class NoSaver:
         """Do nothing."""
 
     def sentence(self, last: State, seconds: float) -> str:
-        """What a user reads when the run has stopped."""
+        """The message to the user when the run has stopped."""
         return f"stopped at version {last.version}, at {seconds:.6g} s of its clock"

@@ -1,7 +1,7 @@
-"""Values as JSON and tensors, and back. Nothing is pickled, and the only classes are those of a table that the reader brings.
+"""Convert values to JSON and tensors, and back. Nothing is pickled, and the reader's table contains the only possible classes.
 
-A text, a whole number, true, false, null and a finite number stand for themselves, and a JSON list is a tuple. Everything else is a
-mapping with one key that says what it is: {"tensor": name}, {"dict": [[key, value], …]}, {"object": [class, {field: value}]}, …
+A text, a whole number, true, false, null and a finite number stand for themselves, and a JSON list is a tuple. Every other value is a
+mapping with one key for its type: {"tensor": name}, {"dict": [[key, value], …]}, {"object": [class, {field: value}]}, …
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ MOST = 2**63
 
 
 class Unreadable(Exception):
-    """Why a part of a checkpoint is none that hetsim writes."""
+    """The reason why a part of a checkpoint is invalid."""
 
 
 class Writer:
-    """Collects the tensors of the values that it makes JSON of. A tensor that stands in several places is kept once."""
+    """Collects the tensors of the values that it converts to JSON. A tensor that occurs several times is stored once."""
 
     def __init__(self) -> None:
         self.tensors: dict[str, Any] = {}
         self._names: dict[int, str] = {}
 
     def json_of(self, value: Any) -> Any:
-        """The value in what JSON can hold; TypeError if it is of a class that no checkpoint can hold."""
+        """The value as JSON data. Raises TypeError for a class that no checkpoint may contain."""
         if value is None or isinstance(value, str | bool):
             return value
         if isinstance(value, Cursors):
@@ -71,16 +71,16 @@ class Writer:
 
 
 class Reader:
-    """Makes values of JSON and tensors: objects of these classes alone, by name. Raises Unreadable."""
+    """Converts JSON and tensors to values. Objects have only these classes, by name. Raises Unreadable."""
 
     def __init__(self, tensors: Mapping[str, Any], kinds: Mapping[str, type], check: Callable[[Any], None]) -> None:
         self.tensors = tensors
         self.kinds = kinds
         self.check = check
-        """Called with each object that was made; it may raise Unreadable."""
+        """Called with each new object. It may raise Unreadable."""
 
     def value_of(self, entry: Any) -> Any:
-        """The value that `json_of` made this of."""
+        """The inverse of `json_of`."""
         if isinstance(entry, list):
             return tuple(map(self.value_of, entry))
         if isinstance(entry, int) and not isinstance(entry, bool) and abs(entry) >= MOST:

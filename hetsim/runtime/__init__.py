@@ -1,1 +1,1 @@
-"""What all worlds share: the experiment, the protocol of a world, the state of a rank, and recorders."""
+"""The parts that all worlds share: the experiment, the protocol of a world, the state of a rank, and recorders."""

@@ -1,4 +1,4 @@
-"""What a config selects with `backend=`: the world that answers a method's effects, and how a run in it is started."""
+"""The interface of `backend=`: the world that answers a method's effects, and how it starts a run."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from hetsim.runtime.experiment import Experiment
 
 
 class Backend(ABC):
-    """Runs an experiment in a world of its kind."""
+    """Runs an experiment in its world."""
 
     name: ClassVar[str]
 
     def check(self, experiment: Experiment) -> None:
-        """Raise ValueError, with one sentence, if this backend cannot run the experiment."""
+        """Raise ValueError if this backend cannot run the experiment."""
         workload = experiment.workload
         check_fits(f"workload={workload.name}", self.num_copies(experiment) * workload.peak_bytes(experiment.dtype), workload.smaller)
 
     def num_copies(self, experiment: Experiment) -> int:
-        """How many processes of this machine load the workload, each for itself."""
+        """The number of this machine's processes that load the workload separately."""
         return 1
 
     def leads(self, experiment: Experiment) -> bool:
-        """Whether this process writes the run's files, or starts the one that does. Under a launcher one of several does."""
+        """Whether this process writes the run's files, or starts the process that does. Under a launcher, one of several processes does."""
         return True
 
     @abstractmethod
     def run(self, experiment: Experiment, folder: Path, config: str) -> dict[str, Any] | None:
-        """Run it, and write its files and its resolved config to the folder. Returns the summary; None on ranks that do not lead."""
+        """Run the experiment, and write its files and config to the folder. Returns the summary; None on ranks that do not lead."""

@@ -1,4 +1,4 @@
-"""The buckets of a vector that is reduced during the backward pass, and the moments at which their reductions begin and end."""
+"""The buckets of a vector that is reduced during the backward pass, and the times of their reductions."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from hetsim.vector import length
 from hetsim.workloads.task import FORWARD, Bucket, Piece, Task
 
 FIRST_BYTES = 2**20
-"""Of the first bucket, where the others are larger: the first reduction begins early. As in PyTorch's DDP."""
+"""The size of the first bucket if the others are larger, so that the first reduction begins early, as in PyTorch's DDP."""
 
 
 def buckets_of(task: Task) -> Callable[[int], tuple[Bucket, ...]]:
-    """By the bytes of a bucket: the buckets of this task's vectors, in the order in which they are reduced."""
+    """A function of the bucket size in bytes: the buckets of this task's vectors, in the order of their reductions."""
     initial = task.initial()
     num, itemsize = length(initial), int(initial.itemsize)
 
@@ -27,14 +27,14 @@ def buckets_of(task: Task) -> Callable[[int], tuple[Bucket, ...]]:
 
 
 def evenly(num: int, first: int, others: int) -> Iterable[Piece]:
-    """A vector of `num` entries in pieces, which the backward pass completes at an even pace."""
+    """Divide a vector of `num` entries into pieces that the backward pass completes at an even pace."""
     for stop in chain([num], range(num - first, 0, -others)):
         size = min(first if stop == num else others, stop)
         yield Piece(size, FORWARD + (1 - FORWARD) * (num - stop + size) / num)
 
 
 def divided(num: int, pieces: Iterable[Piece], first: int, others: int) -> tuple[Bucket, ...]:
-    """Buckets of whole pieces from the end of a vector of `num` numbers: a bucket is closed once it has `first` numbers, or `others`."""
+    """Make buckets of whole pieces, from the end of a vector of `num` entries. A bucket ends once it has `first` or `others` entries."""
     buckets: list[Bucket] = []
     start = stop = num
     ready = 0.0
@@ -48,7 +48,7 @@ def divided(num: int, pieces: Iterable[Piece], first: int, others: int) -> tuple
 
 
 def one_after_another(ready: Iterable[float], seconds: Iterable[Callable[[float], float]]) -> Iterator[tuple[float, float]]:
-    """When each reduction begins and ends: when it is ready and the one before is over, and the seconds later that it takes from then."""
+    """The begin and end of each reduction. It begins when its bucket is ready and the previous reduction has ended."""
     end = float("-inf")
     for moment, its in zip(ready, seconds, strict=True):
         begin = max(moment, end)

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from hetsim import checks
 
 DEFAULT_EPOCHS = 20
-"""The epochs of a run for which nobody chose any: those of conf/config.yaml."""
+"""The default number of epochs, as in conf/config.yaml."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """Epochs, updates or seconds of the run's own clock, whichever comes first; None: no such limit."""
+    """A limit of epochs, updates or seconds of the run's clock, whichever comes first; None: no such limit."""
 
     epochs: float | None = None
     updates: int | None = None
@@ -32,17 +32,17 @@ class Budget:
             checks.number("budget.seconds", self.seconds)
 
     def num_positions(self, num_samples: int) -> int | None:
-        """The number of assigned positions of the sample sequence, for this number of samples in an epoch; None: no limit."""
+        """The total number of assigned positions, with `num_samples` samples in an epoch; None: no limit."""
         return None if self.epochs is None else max(1, round(self.epochs * num_samples))
 
     def allows(self, version: int, seconds: float) -> bool:
-        """Whether a run continues that has just committed this version, at this time. Epochs end as no samples are left."""
+        """Whether a run continues after this version at this time. A limit of epochs ends the run when no samples are left."""
         return version < (self.updates or math.inf) and seconds < (self.seconds or math.inf)
 
     def remark(self, version: int, seconds: float) -> str | None:
-        """What a user should be told of a run that ended so: that epochs that nobody chose ended it before a limit that somebody did.
+        """A remark if the default number of epochs ended the run before the limit that the user set; None otherwise.
 
-        Limits that were chosen together are meant together: whichever comes first.
+        If the user set several limits, the first one that is reached is meant to end the run.
         """
         if self.epochs != DEFAULT_EPOCHS or not self.allows(version, seconds):
             return None

@@ -1,4 +1,4 @@
-"""When a run is saved, and that it is asked to stop."""
+"""When a run saves a checkpoint, and whether it was asked to stop."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from dataclasses import dataclass
 from hetsim import checks
 
 MAX_KEPT = 1000
-"""The most checkpoints that are kept."""
+"""The maximum number of checkpoints to keep."""
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 """The signals that ask a run to save a checkpoint and stop."""
 STOPPED = 75
-"""The exit status of a run that was asked to stop, has saved a checkpoint and can continue: EX_TEMPFAIL of sysexits.h."""
+"""The exit status of a run that was asked to stop, has saved a checkpoint and can be resumed: EX_TEMPFAIL of sysexits.h."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpointing:
-    """How often a run is saved: every `every_seconds` of wall time, or at each multiple of `every_updates`; without either, never."""
+    """How often a run saves a checkpoint: every `every_seconds` of wall time, or every `every_updates` updates. Without either, never."""
 
     every_seconds: float | None = None
     every_updates: int | None = None
     keep: int = 2
-    """How many of the newest checkpoints are kept."""
+    """The number of newest checkpoints to keep."""
 
     def __post_init__(self) -> None:
         if self.every_seconds is not None:
@@ -36,25 +36,25 @@ class Checkpointing:
 
     @property
     def enabled(self) -> bool:
-        """Whether the run is saved at all."""
+        """Whether the run saves any checkpoints."""
         return self.every_seconds is not None or self.every_updates is not None
 
 
 class StopRequest:
-    """Whether the run has been asked to stop. One thread or a signal's handler sets it, others read it."""
+    """Whether the run was asked to stop. One thread or a signal's handler sets it, and others read it."""
 
     def __init__(self) -> None:
         self.asked = False
 
     def ask(self) -> None:
-        """From now on the run is to stop at its next checkpoint."""
+        """Ask the run to stop at its next checkpoint."""
         self.asked = True
 
     @contextmanager
     def by_signals(self, then: Callable[[], object] = bool, *, again: bool = False) -> Iterator[None]:
-        """While this lasts, the first of `SIGNALS` asks to stop and calls `then`. In the main thread alone.
+        """Within this context, the first of `SIGNALS` asks the run to stop and calls `then`. Only for the main thread.
 
-        A second one does what it did before; or nothing with `again`, in a process that several may send it to.
+        A second signal has its earlier effect. With `again`, it has none, because several senders may signal this process.
         """
         if threading.current_thread() is not threading.main_thread():
             yield
@@ -81,7 +81,7 @@ class StopRequest:
 
 
 class Due:
-    """Whether a checkpoint is due at a version: decided when the first rank asks, and the same for all that ask later."""
+    """Whether a checkpoint is due at a version. The first rank that asks decides it, and all later ones get the same answer."""
 
     def __init__(self, settings: Checkpointing, clock: Callable[[], float], stop: StopRequest) -> None:
         self.settings = settings
@@ -92,7 +92,7 @@ class Due:
         self._wanted: set[int] = set()
 
     def __call__(self, version: int) -> bool:
-        """Whether the ranks are to send their states at this version."""
+        """Whether the ranks have to send their states at this version."""
         if version > self._newest:
             self._newest = version
             if self._decide(version):
@@ -100,7 +100,7 @@ class Due:
         return version in self._wanted
 
     def saved(self, version: int) -> None:
-        """The checkpoint at this version is written."""
+        """The checkpoint at this version has been written."""
         self._saved_at = self._clock()
         self._wanted = {wanted for wanted in self._wanted if wanted > version}
 

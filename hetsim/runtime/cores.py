@@ -1,4 +1,4 @@
-"""How many cores of this machine a run may use: one, if other runs use the machine at the same time."""
+"""The number of this machine's cores that a run may use: one, if other runs use the machine at the same time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _shared = False
 
 
 def share_cores() -> None:
-    """From now on other runs use the cores of this machine at the same time, as in a parallel sweep."""
+    """Declare that other runs use this machine's cores at the same time, as in a parallel sweep."""
     global _shared
     _shared = True
 

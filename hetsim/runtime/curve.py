@@ -27,9 +27,9 @@ class Point:
 class LearningCurve(Recorder):
     """Evaluates the first version, the last, and one every `every_samples` applied samples and `every_seconds` of the run's clock.
 
-    These are the first versions at or after each multiple; math.inf: at none.
-    Weights are immutable, so a version can be evaluated at any time: at its commit in virtual time (`at_once`), and at the end
-    of the run in real time. `begins_with_loss` evaluates the first version before the run in real time, too.
+    These are the first versions at or after each multiple. math.inf means no multiples.
+    Weights are immutable, so a version can be evaluated at any time: in virtual time at its commit (`at_once`), and in real time at
+    the end of the run. `begins_with_loss` evaluates the first version before the run in real time, too.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class LearningCurve(Recorder):
         self._seconds = 0.0
         self._newest = -1
         self.best: tuple[float, Vector] | None = None
-        """With `keeps_best`: how good the best version is, and its weights."""
+        """With `keeps_best`: the score of the best version, and its weights."""
         self._keeps_best = keeps_best
         self._begins_with_loss = begins_with_loss
         self._unevaluated: list[tuple[float, int, int, Vector]] = []
@@ -69,7 +69,7 @@ class LearningCurve(Recorder):
         return self.points[0].evaluation.train_loss if self.points else None
 
     def _keep_if_best(self, weights: Vector) -> None:
-        """By the accuracy on the test set; without one, by the loss on the training set. Of equal versions the first one counts."""
+        """Compare by test accuracy, or without one by training loss. Of equal versions, the first one counts."""
         evaluation = self.points[-1].evaluation
         accuracy, loss = evaluation.test_accuracy, evaluation.train_loss
         good = accuracy if accuracy is not None else None if loss is None else -loss
@@ -77,14 +77,14 @@ class LearningCurve(Recorder):
             self.best = good, weights
 
     def saved(self) -> dict[str, Any]:
-        """Its points so far, and the weights of those that are not evaluated yet: for a checkpoint."""
+        """The points so far, and the weights that are not evaluated yet. For a checkpoint."""
         return {
             "points": tuple(self.points), "unevaluated": tuple(self._unevaluated), "best": self.best,
             "multiples": self._multiples, "newest": self._newest,
         }  # fmt: skip
 
     def restore(self, saved: Mapping[str, Any], *, evaluate: bool = True) -> None:
-        """Go on from what `saved` was, and `evaluate` now what was not."""
+        """Restore the result of `saved`. `evaluate` evaluates the unevaluated weights now."""
         self.points, self._unevaluated = list(saved["points"]), list(saved["unevaluated"])
         self._multiples, self._newest = saved["multiples"], saved["newest"]
         self.best = saved["best"]
@@ -110,7 +110,7 @@ class LearningCurve(Recorder):
             self._evaluate()
 
     def _passed(self, seconds: float, state: State) -> tuple[float, float]:
-        """How many multiples of either interval have passed."""
+        """How many multiples of each interval have passed."""
         return state.num_samples // self._every_samples, seconds // self._every_seconds
 
     def _evaluate(self) -> None:

@@ -1,4 +1,4 @@
-"""Whether the training of a run diverges, judged at each commit by the losses that are reported with the gradients."""
+"""Detect at each commit whether a run's training diverges, from the losses that are reported with the gradients."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ class Divergence:
 
     The loss of a version is the mean over its contributions, as far as the leader has their losses. A server has the losses of all
     workers. Without a server, a rank has those of its own batches. The initial value is the training loss of the initial
-    weights where it is evaluated, otherwise the loss of the first global batch.
+    weights if it is evaluated, otherwise the loss of the first global batch.
     """
 
     def __init__(self, samples_per_epoch: int, *, num_samples: int = 0, initial_loss: Callable[[], float | None] = lambda: None) -> None:
-        """For a run that begins after `num_samples` samples; above 0 if it resumes. `initial_loss` returns None where it is unknown."""
+        """For a run that begins after `num_samples` samples (above 0 if it resumes). `initial_loss` returns None if it is unknown."""
         self._num_samples = num_samples
         self.reason: str | None = None
-        """Why, and at which version; None: it has not diverged."""
+        """The reason and version of the divergence; None if the run has not diverged."""
         self.version: int | None = None
         self._samples_per_epoch = samples_per_epoch
         self._initial_loss = initial_loss
@@ -30,7 +30,7 @@ class Divergence:
         self._num_samples_not_above = num_samples
 
     def observe(self, version: int, num_samples: int, applied: Sequence[Contribution]) -> bool:
-        """Whether the run has diverged with this version, which has these contributions and this number of samples."""
+        """Whether the run has diverged. This version has these contributions, and `num_samples` samples have been applied."""
         if self.reason is not None or num_samples == self._num_samples:  # of a version without samples nobody has a loss
             return self.reason is not None
         self._num_samples = num_samples
@@ -48,11 +48,11 @@ class Divergence:
         return self.reason is not None
 
     def saved(self) -> tuple[Any, ...]:
-        """What it has found so far: for a checkpoint."""
+        """The state of the detection. For a checkpoint."""
         return self.reason, self.version, self._first, self._num_samples_not_above
 
     def restore(self, saved: tuple[Any, ...]) -> None:
-        """Go on from what `saved` was."""
+        """Restore the result of `saved`."""
         self.reason, self.version, self._first, self._num_samples_not_above = saved
 
     def _found(self, version: int, reason: str) -> None:

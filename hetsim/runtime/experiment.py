@@ -35,12 +35,12 @@ PARTITIONS = ("even", "contiguous", "dirichlet", "by_class", "by_file")
 
 
 MAX_REPEATS = 1000
-"""How often a global batch may hold each sample: more are taken for a mistake, and drawing them takes longer than a step."""
+"""The maximum number of times that a global batch may contain each sample. More are probably a mistake, and slow to draw."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """A method on a cluster, its workload and optimizers, seed and budget, and what is recorded of the run."""
+    """A method on a cluster, with its workload, optimizers, seed and budget, and what the run records."""
 
     method: str
     coordination: Coordination
@@ -55,34 +55,34 @@ class Experiment:
     dtype: str = "float32"
     threads: int = 1
     device: str = "cpu"
-    """Where a rank computes whose node does not say it: cpu, cuda or cuda:K."""
+    """The default device of ranks whose nodes do not set it: cpu, cuda or cuda:K."""
     autocast: str | None = None
-    """The type of a model's matrix products, bfloat16, beside weights of type `dtype`; None: the same type."""
+    """The type of a model's matrix products (bfloat16), if it differs from the weights' `dtype`; None: the same type."""
     evaluate_every_epochs: float | None = 1
     evaluate_every_seconds: float | None = None
-    """Of the run's own clock. The curve has the first version at or after each multiple of either; None: of the other alone."""
+    """The interval of evaluations in seconds of the run's clock. It is used in addition to the interval in epochs. None: only epochs."""
     stop_when_diverged: bool = False
     data: str = "shared"
-    """Whose the training samples are: of all workers, or each worker's own (owned), as the partition divides them."""
+    """Whether all workers share the training samples (shared), or each worker has its own from the partition (owned)."""
     partition: Partition | None = None
     epochs: str = "independent"
-    """Of owned data: each pool has epochs of its own, or no worker begins the next one before all have ended this one (aligned)."""
+    """The epochs of owned data: each pool has its own (independent), or all pools begin an epoch together (aligned)."""
     trace: str = "full"
     pictures: bool = True
     logger: str | None = None
-    """What else gets the finished run: tensorboard, wandb or mlflow."""
+    """A further logger for the finished run: tensorboard, wandb or mlflow."""
     nonfinite: str = "skip"
-    """What becomes of a gradient with a NaN or an infinity: it is left out (skip), or ends the run (fail)."""
+    """The treatment of a gradient with a NaN or an infinity: leave it out (skip), or end the run (fail)."""
     save_weights: str | None = None
-    """Which weights the run leaves in weights.safetensors: the final ones, or those of the best version on the learning curve."""
+    """The weights in the run's weights.safetensors: the final ones, or those of the best version on the learning curve."""
     checkpoint: Checkpointing = NEVER_SAVED
     resume: Path | None = None
-    """The file of the checkpoint that the run resumes from."""
+    """The checkpoint file from which the run resumes."""
     watch: Callable[[Point], None] | None = None
-    """Called with each evaluation in virtual time; what it raises ends the run. Real runs are evaluated when they are over."""
+    """Called with each evaluation in virtual time. An exception from it ends the run. Real runs are evaluated after their end."""
 
     def __post_init__(self) -> None:
-        """Everything that can be checked without reading data or importing torch."""
+        """Check everything that needs neither data nor torch."""
         checks.whole("seed", self.seed, least=0, most=2**63 - 1)
         checks.whole("batch_size", self.batch_size)
         if checks.whole("threads", self.threads) > (cores := os.cpu_count() or 1):
@@ -134,12 +134,12 @@ class Experiment:
 
     @property
     def remark(self) -> str | None:
-        """A value of the cluster that is probably a mistake; None if there is none."""
+        """A remark on a value of the cluster that is probably a mistake; None without any."""
         return improbable(self.cluster)
 
     @cached_property
     def regions(self) -> Regions | None:
-        """Which workers have which local server, in methods that have some."""
+        """The local server of each worker; None in methods without local servers."""
         return self.coordination.regions(self.cluster.regions)
 
     @property
@@ -153,11 +153,11 @@ class Experiment:
         return range(self.num_workers, self.num_ranks)
 
     def server_of(self, rank: int) -> int:
-        """The rank of the server that a worker exchanges messages with."""
+        """The rank of a worker's server."""
         return self.num_workers if self.regions is None else self.regions.server_of(rank)
 
     def peers(self, rank: int) -> Sequence[int]:
-        """The ranks that a rank exchanges messages with: none, without a server."""
+        """The ranks with which a rank exchanges messages. Empty without a server."""
         if not self.coordination.needs_server:
             return []
         if self.regions is not None:
@@ -165,24 +165,24 @@ class Experiment:
         return range(self.num_workers) if rank == self.num_workers else [self.num_workers]
 
     def workers_of(self, rank: int) -> Sequence[int]:
-        """The workers that exchange messages with this rank: those of a server; none, if it is a worker."""
+        """The workers that exchange messages with this rank. Empty for a worker."""
         return [peer for peer in self.peers(rank) if peer < self.num_workers] if rank in self.servers else []
 
     @property
     def leader(self) -> int:
-        """The rank whose commits count: the server, or rank 0 if there is none, until that is lost."""
+        """The rank whose commits count: the server, or without one rank 0 until it is lost."""
         return self.num_workers if self.coordination.needs_server else 0
 
     @property
     def profile_batches(self) -> tuple[Batch, ...]:
-        """The batch that each worker is measured with before the run: B samples, or as many as fit into its memory."""
+        """Each worker's batch for measurements before the run: B samples, or as many as fit into its memory."""
         max_samples = self.cluster.max_samples or (self.batch_size,) * self.num_workers
         owned = self.data == "owned"
         return tuple(Batch(0, min(self.batch_size, bound), rank if owned else 0) for rank, bound in enumerate(max_samples))
 
     @property
     def first_samples(self) -> int:
-        """How many samples are computed to warm up: an even share, or as many as any worker computes at a time."""
+        """The number of samples of the warm-up: an even share, or the maximum that any worker computes at a time."""
         return min([-(-self.batch_size // self.num_workers), *self._micro_batches])
 
     @property
@@ -196,7 +196,7 @@ class Experiment:
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """How many cores of its host the program of each worker, and of a server, computes on: `threads`, or one if a GPU computes."""
+        """The number of host cores that each worker's program, and a server's, uses: `threads`, or one if a GPU computes."""
         usual = self.device if self.cluster.calibrated is None else self.cluster.calibrated.device
         named = [*(node.device for node in self.cluster.nodes), self.cluster.server.device]
         return tuple(1 if (name or usual).startswith("cuda") else self.threads for name in named)
@@ -208,7 +208,7 @@ class Experiment:
         return (*self.workload.imports, *self.optimizer.imports, *(module for each in others for module in each.imports))
 
     def plan(self, task: Task) -> Plan:
-        """The plan for handing out this task's samples."""
+        """The plan that assigns this task's samples."""
         positions = self.budget.num_positions(task.num_samples)
         pools = None
         if task.pools is not None:
@@ -226,11 +226,11 @@ class Experiment:
         )
 
     def weights_of(self, task: Task) -> Callable[[Sequence[Contribution]], Iterable[tuple[int, float]]]:
-        """By which factors the contributions to a version count."""
+        """A function that returns the factors of the contributions to a version."""
         return partial(self.coordination.weights, plan=self.plan(task))
 
     def load(self, on: str | None = None, *, num_sharing: int = 1) -> tuple[Task, Optimizers]:
-        """The workload's data, model and optimizers, on a device of `num_sharing` ranks. ValueError for weights without an effect."""
+        """Load data, model and optimizers on a device of `num_sharing` ranks. Raises ValueError for weights without an effect."""
         there = device.device(on or self.device, self.autocast, num_sharing=num_sharing)
         task = self.workload.load(seed=self.seed, dtype=self.dtype, device=there)
         if "torch" in sys.modules:  # a phantom never imports it
@@ -271,7 +271,7 @@ class Experiment:
         return Optimizers(optimizer, local, regional)
 
     def _check_data(self) -> None:
-        """Raise ValueError for a partition of data that all workers share, and for owned data that nothing divides."""
+        """Raise ValueError for a partition of shared data, and for owned data without a partition."""
         checks.choice("data", self.data, ("shared", "owned"))
         epochs: object = self.epochs
         if isinstance(epochs, int | float):
@@ -296,7 +296,7 @@ class Experiment:
             )
 
     def _check_regions(self) -> None:
-        """Raise ValueError for regions that cannot be, or whose servers compute on cores that nobody describes."""
+        """Raise ValueError for impossible regions, or for local servers whose cores are not described."""
         if self.regions is not None and self.cluster.shares_cores:
             raise ValueError(
                 f"cluster={self.cluster.name} has hosts, CPU work of messages or quotas by periods, which are not described for local "
@@ -314,7 +314,7 @@ class Experiment:
             raise ValueError(f"autocast={self.autocast} is for weights of dtype=float32, not {self.dtype}: leave one of them out")
 
     def _check_optimizers(self) -> None:
-        """Raise ValueError for an optimizer that would have no effect, that is missing, or that does not suit the compensation."""
+        """Raise ValueError for an optimizer that has no effect, is missing, or does not suit the compensation."""
         coordination = type(self.coordination).__name__
         if self.local_optimizer is not None and not self.coordination.takes_local_steps:
             raise ValueError(
@@ -336,7 +336,7 @@ class Experiment:
 
 
 class Optimizers(NamedTuple):
-    """The optimizer that makes versions, and those of the workers' local steps and of local servers, if there are any."""
+    """The optimizer that makes versions, and the optimizers of local steps and of local servers, if there are any."""
 
     main: Optimizer
     local: Optimizer | None = None

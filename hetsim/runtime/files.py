@@ -1,4 +1,4 @@
-"""Files are written under a temporary name, and get their own when they are complete: a file is there whole, or not at all."""
+"""Write files under a temporary name, and rename them when they are complete. So a file exists completely or not at all."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def begin(path: Path) -> BinaryIO:
 
 
 def finish(paths: Iterable[Path], *, instead_of: Iterable[Path] = ()) -> None:
-    """Remove the files that are replaced, and give the complete ones their own names, in this order."""
+    """Remove the replaced files, and give the complete files their own names, in this order."""
     with _names:
         for path in instead_of:
             path.unlink(missing_ok=True)
@@ -37,13 +37,13 @@ def finish(paths: Iterable[Path], *, instead_of: Iterable[Path] = ()) -> None:
 
 
 def keep_names() -> None:
-    """From now on no file of this process gets or loses a name here: for a thread that removes what is unfinished and ends the process."""
+    """Prevent further renaming in this process. For a thread that removes unfinished files and ends the process."""
     _names.acquire()
 
 
 @contextlib.contextmanager
 def begun(path: Path) -> Iterator[BinaryIO]:
-    """A file to write to, which is complete after the block and waits for `finish`. It is removed if the block raises."""
+    """Open a file for writing. It is complete after the block, and waits for `finish`. If the block raises, it is removed."""
     try:
         with named_in_errors(path), begin(path) as file:
             yield file
@@ -55,7 +55,7 @@ def begun(path: Path) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def written_whole(path: Path) -> Iterator[BinaryIO]:
-    """A file to write to, which gets its name at the end of the block. It is removed if the block raises."""
+    """Open a file for writing. It gets its name at the end of the block. If the block raises, it is removed."""
     try:
         with begun(path) as file:
             yield file
@@ -66,21 +66,21 @@ def written_whole(path: Path) -> Iterator[BinaryIO]:
 
 
 def part_from_hard_links(path: Path) -> None:
-    """Replace a file with other names by a copy, before somebody appends to it: another name may be outside of the folder."""
+    """Replace a file that has other hard links by a copy before appending, because a link may be outside of the folder."""
     if path.exists() and path.stat().st_nlink > 1:
         with written_whole(path) as copy, path.open("rb") as file:
             shutil.copyfileobj(file, copy)
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write the text atomically: all of it, or the file stays as it was."""
+    """Write the text atomically: the file contains all of it, or does not change."""
     with written_whole(path) as file:
         file.write(text.encode())
 
 
 @contextlib.contextmanager
 def named_in_errors(path: Path) -> Iterator[None]:
-    """An OSError of this block names this file. That of a write or a close, as on a full disk, names none by itself."""
+    """Within this context, an OSError names this file. An error of a write or close, such as on a full disk, names no file by itself."""
     try:
         yield
     except OSError as error:

@@ -16,9 +16,9 @@ from hetsim.vector import Phantom
 
 
 class History:
-    """The leader's last commit. Reports commits to the recorders, and decides after each whether the run continues.
+    """The leader's last commit. It reports commits to the recorders, and decides after each one whether the run continues.
 
-    `divergence` says whether the run has diverged so far; one that only counts time never does.
+    `divergence` detects divergence. In a run that only measures time, it detects none.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class History:
         return going
 
     def record_discarded(self, state: State | None) -> None:
-        """Count as discarded what the leader dropped after the last commit."""
+        """Count samples as discarded that the leader dropped after the last commit."""
         if state is not None:
             self.last = replace(
                 self.last,
@@ -63,13 +63,13 @@ class History:
             )
 
     def close(self) -> None:
-        """The run is over."""
+        """End the run."""
         for recorder in self.recorders:
             recorder.close(self.last)
 
 
 class Checkpoints:
-    """Collects each rank's state at its commit of a version; calls `keep(checkpoint)` once it has the states of all ranks."""
+    """Collects each rank's state at its commit of a version. Calls `keep(checkpoint)` when it has the states of all ranks."""
 
     def __init__(self, keep: Callable[[Checkpoint], None], wants: Callable[[int], bool] | None = None) -> None:
         self.keep = keep
@@ -80,18 +80,18 @@ class Checkpoints:
         self._states: dict[int, tuple[State, Sequence[int], dict[str, Any]]] = {}
 
     def add(self, rank: RankState, version: int, seconds: float) -> None:
-        """Add the state of a rank that is at this version, at this moment."""
+        """Add the state of a rank that has committed this version at this time."""
         self._ranks.setdefault(version, {})[rank.rank] = rank.snapshot()
         self._seconds.setdefault(version, {})[rank.rank] = seconds
 
     def add_state(self, state: State, num_gradients: Sequence[int], progress: dict[str, Any]) -> None:
-        """Add the state that the leader committed, how many gradients of each rank are applied in it, and what its recorders had seen."""
+        """Add the leader's committed state, the number of applied gradients of each rank, and the recorders' progress."""
         self._states[state.version] = state, tuple(num_gradients), progress
 
     def complete(self, version: int, ranks: Collection[int], absent: Sequence[RankState]) -> None:
         """Call `keep` with the checkpoint of a version if it has the states of these ranks, which take part.
 
-        The ranks that are absent are as they will be when they come back. Older versions never become complete any more.
+        Absent ranks get the states in which they will return. Older versions are dropped.
         """
         found = self._ranks.get(version, {})
         if version not in self._states or not found.keys() >= set(ranks):
@@ -111,7 +111,7 @@ class Checkpoints:
         self.keep(Checkpoint(state=state, ranks=tuple(parts), seconds=at, progress=progress))
 
     def forget(self) -> None:
-        """Drop incomplete checkpoints: the membership has changed, so they will never be complete."""
+        """Drop incomplete checkpoints, because they can never be complete after a change of membership."""
         self._ranks.clear()
         self._states.clear()
         self._seconds.clear()

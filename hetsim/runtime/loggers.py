@@ -1,4 +1,4 @@
-"""A finished run for TensorBoard, Weights & Biases or MLflow: its config, its curve and the numbers of its summary."""
+"""Send a finished run to TensorBoard, Weights & Biases or MLflow: its config, its curve and the numbers of its summary."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from hetsim import checks
 from hetsim.runtime.curve import Point
 
 MAX_PARAMETER = 500
-"""Letters of a value of the config, which MLflow takes everywhere."""
+"""The maximum length of a config value. All of MLflow's stores accept it."""
 BATCH = 100
-"""Parameters, and metrics, that MLflow takes at a time."""
+"""The number of parameters or metrics that MLflow accepts at a time."""
 
 
 def check(name: str) -> None:
-    """ValueError with one sentence for an unknown logger, and for one that is not installed."""
+    """Raise ValueError for a logger that is unknown or not installed."""
     checks.choice("logger", name, tuple(LOGGERS))
     if importlib.util.find_spec(name) is None:
         raise ValueError(f"logger={name} needs the package {name}: pip install {name}, or leave logger out")
@@ -29,13 +29,13 @@ def check(name: str) -> None:
 
 @dataclass(frozen=True)
 class Log:
-    """What a logger gets of a run."""
+    """The data of a run for a logger."""
 
     folder: Path
-    """Of the run."""
+    """The run's folder."""
     title: str
     config: Mapping[str, Any]
-    """By dotted key."""
+    """The config by dotted key."""
     points: Sequence[Point]
     summary: Mapping[str, Any]
 
@@ -52,7 +52,7 @@ class Log:
 
 
 def write(name: str, log: Log) -> None:
-    """Give a run to this logger. The run's own files are complete by then, so an error of the logger is a warning."""
+    """Send a run to this logger. The run's own files are already complete, so an error of the logger is only a warning."""
     try:
         place = log.folder / PLACES[name]
         if place.is_symlink():
@@ -64,7 +64,7 @@ def write(name: str, log: Log) -> None:
 
 
 def _to_tensorboard(log: Log) -> None:
-    """Event files in `tensorboard` in the run's folder. Their times are seconds of the run's own clock."""
+    """Write event files to `tensorboard` in the run's folder. Their times are seconds of the run's clock."""
     from torch.utils.tensorboard import SummaryWriter
 
     place = log.folder / "tensorboard"
@@ -82,7 +82,7 @@ def _to_tensorboard(log: Log) -> None:
 
 
 def _to_wandb(log: Log) -> None:
-    """An offline run in `wandb` in the run's folder, for `wandb sync`; WANDB_MODE=online sends it at once."""
+    """Write an offline run to `wandb` in the run's folder, for `wandb sync`. WANDB_MODE=online sends it at once."""
     import wandb
 
     mode = os.environ.get("WANDB_MODE", "offline")
@@ -93,7 +93,7 @@ def _to_wandb(log: Log) -> None:
 
 
 def _to_mlflow(log: Log) -> None:
-    """A run of the experiment `hetsim`, in `mlflow.db` in the run's folder or at MLFLOW_TRACKING_URI."""
+    """Write a run of the experiment `hetsim` to `mlflow.db` in the run's folder, or to MLFLOW_TRACKING_URI."""
     from mlflow import MlflowClient
     from mlflow.entities import Metric, Param
 
@@ -118,6 +118,6 @@ def _finite(point: Point) -> Iterator[tuple[str, float]]:
 
 
 LOGGERS = {"tensorboard": _to_tensorboard, "wandb": _to_wandb, "mlflow": _to_mlflow}
-"""By name, which is also the name of the package."""
+"""The functions by logger. A logger's name is also its package's name."""
 PLACES = {"tensorboard": "tensorboard", "wandb": "wandb", "mlflow": "mlflow.db"}
-"""What each writes in the folder of a run."""
+"""The name of each logger's output in a run's folder."""

@@ -1,4 +1,4 @@
-"""The numbers of a run, added up as it runs and independent of the trace."""
+"""The numbers of a run, added up during the run and independent of the trace."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ from hetsim.errors import RunFailed
 from hetsim.runtime.recorder import DOWN, GRADIENT, UPDATE, Recorder, RecordInterval, Row
 
 RECENT_INTERVALS = 8
-"""Intervals kept per worker, for each gradient that may lie after the last commit."""
+"""The number of intervals to keep per worker, for each gradient that may be after the last commit."""
 WeightsOf = Callable[[Sequence[Contribution]], Iterable[tuple[int, float]]]
-"""From the contributions to a version, to each rank that has one, and by which factor it counts."""
+"""A function of the contributions to a version. It returns the rank and the factor of each."""
 SUMMED = ("iterations", "samples", "compute_seconds", "update_seconds", "down_seconds", "num_nonfinite")
 
 
 @dataclass(slots=True)
 class RankActivity:
-    """What one rank did: sums of its intervals in seconds of the run's clock; the latest ones are kept, to be cut at the end."""
+    """The work of one rank: sums of its intervals in seconds of the run's clock. The latest intervals are kept, to be cut at the end."""
 
     iterations: int = 0
     samples: int = 0
     compute_seconds: float = 0.0
     update_seconds: float = 0.0
     down_seconds: float = 0.0
-    """Seconds in which its node was absent."""
+    """The seconds in which the rank's node was absent."""
     num_nonfinite: int = 0
-    """Gradients with a NaN or an infinity, which were left out."""
+    """The number of gradients with a NaN or an infinity, which were left out."""
     num_ahead: int = 1
-    """Gradients that may still be computed after the last commit."""
+    """The number of gradients that may still be computed after the last commit."""
     recent: deque[tuple[str, float, float, int, int]] = field(init=False, compare=False)
-    """For each interval: the sum that it belongs to, its start and end, and its iterations and samples."""
+    """For each recent interval: its sum's name, start, end, iterations and samples."""
 
     def __post_init__(self) -> None:
         self.recent = deque(maxlen=RECENT_INTERVALS * self.num_ahead)
 
     def cut(self, seconds: float) -> None:
-        """Remove what lies after this moment: a gradient that was not finished then does not count."""
+        """Remove the work after this time. A gradient that was unfinished then does not count."""
         recent = list(self.recent)
         self.recent.clear()
         for name, start, end, iterations, samples in recent:
@@ -56,29 +56,29 @@ class RankActivity:
                 self.recent.append((name, start, end, iterations, samples))
 
     def add_absence(self, start: float, end: float) -> None:
-        """Its node was absent."""
+        """Add an absence of the rank's node."""
         self.down_seconds += end - start
         self.recent.append(("down_seconds", start, end, 0, 0))
 
     def after(self, earlier: RankActivity) -> RankActivity:
-        """This activity, with what the rank had done before it."""
+        """This activity after an earlier one of the same rank."""
         both = replace(self, **{name: getattr(earlier, name) + getattr(self, name) for name in SUMMED})
         both.recent.extend((*earlier.recent, *self.recent))
         return both
 
     def add(self, earlier: RankActivity) -> None:
-        """Count what the rank had done before, too."""
+        """Add the rank's earlier work."""
         both = self.after(earlier)
         for name in SUMMED:
             setattr(self, name, getattr(both, name))
         self.recent = both.recent
 
     def as_numbers(self) -> dict[str, Any]:
-        """All fields as numbers that JSON can hold."""
+        """All fields as JSON numbers."""
         return {**{name: getattr(self, name) for name in SUMMED}, "recent": list(self.recent)}
 
     def on_clock(self, rate: float, shift: float) -> RankActivity:
-        """The same activity by another clock, which says `shift + rate * seconds` where this one says `seconds`."""
+        """The same activity by another clock, which shows `shift + rate * seconds` when this one shows `seconds`."""
         changed = replace(self, **{name: rate * getattr(self, name) for name in SUMMED if name.endswith("_seconds")})
         for name, start, end, iterations, samples in self.recent:
             changed.recent.append((name, shift + rate * start, shift + rate * end, iterations, samples))
@@ -86,7 +86,7 @@ class RankActivity:
 
     @classmethod
     def of_numbers(cls, numbers: Mapping[str, Any], num_ahead: int) -> RankActivity:
-        """The activity that `as_numbers` was called on."""
+        """The inverse of `as_numbers`."""
         activity = cls(**{name: numbers[name] for name in SUMMED}, num_ahead=num_ahead)
         activity.recent.extend((str(name), *rest) for name, *rest in numbers["recent"])
         return activity
@@ -94,11 +94,11 @@ class RankActivity:
 
 @dataclass
 class Applied:
-    """The contributions that the committed versions were made of, by worker and in total."""
+    """The contributions to committed versions, by worker and in total."""
 
     num_workers: int
     weights: WeightsOf | None = field(default=None, repr=False, compare=False)
-    """By which factors a group of contributions counts; None: nobody asks."""
+    """The factors of a group of contributions; None if they are not needed."""
     staleness_max: int = 0
     num_updates: int = 0
     seconds: float = 0.0
@@ -116,36 +116,36 @@ class Applied:
 
     @property
     def count(self) -> list[int]:
-        """Contributions of each worker."""
+        """The number of contributions of each worker."""
         return added(self._count, ((ranks, count) for (ranks, _), count in self._rounds.items()))
 
     @property
     def num_gradients(self) -> list[int]:
-        """Gradients of each worker that its contributions were made of."""
+        """The number of gradients in each worker's contributions."""
         return [count + more for count, more in zip(self.count, self._more_gradients, strict=True)]
 
     @property
     def staleness(self) -> list[int]:
-        """The staleness of each worker's contributions, added up."""
+        """The sum of the staleness of each worker's contributions."""
         return added(self._staleness, ((ranks, count * staleness) for (ranks, staleness), count in self._rounds.items()))
 
     @property
     def weight_shares(self) -> list[float | None]:
-        """Each worker's share of all factors by which gradients were applied; None before the first version."""
+        """Each worker's share of the sum of all factors; None before the first version."""
         self._add_alike()
         total = math.fsum(self._weight)
         return [ratio(weight, total) for weight in self._weight]
 
     @property
     def by_staleness(self) -> dict[int, int]:
-        """Contributions of all workers, by their staleness."""
+        """The number of contributions of all workers, by staleness."""
         counts = dict(self._by_staleness)
         for (ranks, staleness), count in self._rounds.items():
             counts[staleness] = counts.get(staleness, 0) + count * len(ranks)
         return counts
 
     def commit(self, seconds: float, applied: Sequence[Contribution]) -> None:
-        """A version was made of these contributions."""
+        """Count the contributions to a version."""
         self.num_updates += 1
         self.seconds = seconds
         largest = 0
@@ -173,7 +173,7 @@ class Applied:
             self.staleness_max = largest
 
     def saved(self) -> dict[str, Any]:
-        """Everything counted so far: for a checkpoint."""
+        """All counts so far. For a checkpoint."""
         weight = list(self._weight)
         if self._alike is not None and self.weights is not None:
             for rank, factor in self.weights(self._alike[0]):
@@ -186,7 +186,7 @@ class Applied:
         }  # fmt: skip
 
     def restore(self, saved: Mapping[str, Any]) -> None:
-        """Go on from what `saved` was. The counts of workers that are no more are left out."""
+        """Restore the result of `saved`. Counts of removed workers are left out."""
         for name, nothing in (("count", 0), ("more_gradients", 0), ("staleness", 0), ("weight", 0.0)):
             numbers = [*saved[name], *(nothing,) * self.num_workers][: self.num_workers]
             setattr(self, f"_{name}", numbers)
@@ -197,7 +197,7 @@ class Applied:
         self.staleness_max, self.num_updates, self.seconds = saved["staleness_max"], saved["num_updates"], saved["seconds"]
 
     def _count_alike(self, applied: SynchronousContributions) -> None:
-        """The factors of groups that were split alike are computed once, as there are N of them."""
+        """Groups with the same split share their factors, which are computed once, because there are N of them."""
         if self._alike is not None and _split_alike(self._alike[0], applied):
             self._alike = self._alike[0], self._alike[1] + 1
         else:
@@ -213,7 +213,7 @@ class Applied:
 
 
 def _split_alike(one: SynchronousContributions, other: SynchronousContributions) -> bool:
-    """Whether every rank has as many samples in both, round by round, by the identity of the layouts."""
+    """Whether every rank has equally many samples in both, round by round. Compares layouts by identity."""
     return len(one.rounds) == len(other.rounds) and all(
         a.batches.layout is b.batches.layout and a.batches.num_samples == b.batches.num_samples
         for a, b in zip(one.rounds, other.rounds, strict=True)
@@ -221,14 +221,14 @@ def _split_alike(one: SynchronousContributions, other: SynchronousContributions)
 
 
 class Metrics(Recorder):
-    """Records what each worker did, and which contributions the versions were made of."""
+    """Records the work of each worker, and the contributions to versions."""
 
     takes_back = True
 
     def __init__(self, num_workers: int, *, num_ahead: int, weights: WeightsOf | None = None) -> None:
         self.num_workers = num_workers
         self.activity = [RankActivity(num_ahead=num_ahead) for _ in range(num_workers)]
-        """By rank."""
+        """The activity of each rank."""
         self.applied = Applied(num_workers, weights)
 
     def on(self, kind: int) -> RecordInterval | None:
@@ -244,7 +244,7 @@ class Metrics(Recorder):
         activity.recent.append(("compute_seconds", start, end, finished, samples))
 
     def _update(self, row: Row) -> None:
-        """A worker's update; one that takes no time leaves nothing to cut."""
+        """Record a worker's update. An update that takes no time needs no cut."""
         start, end, rank = row[:3]
         if rank < self.num_workers and start != end:
             activity = self.activity[rank]
@@ -265,26 +265,26 @@ class Metrics(Recorder):
         check_finite(self.applied, self.activity)
 
     def by_rank(self) -> list[RankActivity]:
-        """What each worker has done so far."""
+        """Each worker's activity so far."""
         return self.activity
 
     def restore(self, activity: Sequence[RankActivity]) -> None:
-        """Continue from what the workers had done before."""
+        """Continue from earlier activity."""
         self.activity[:] = activity
 
     def summary(self) -> dict[str, Any]:
-        """Rates, staleness and idleness, up to the last commit."""
+        """Rates, staleness and idle times, up to the last commit."""
         return summary(self.applied, self.activity)
 
 
 def check_finite(applied: Applied, activity: Sequence[RankActivity]) -> None:
-    """Raise RunFailed if a time is larger than any float."""
+    """Raise RunFailed if a time is too large for a float."""
     if not all(math.isfinite(seconds) for seconds in (applied.seconds, *(worker.compute_seconds for worker in activity))):
         raise RunFailed("the run's clock is larger than any float: lower the largest times of the cluster, or the spread of its noise")
 
 
 def added(numbers: Sequence[int], more: Iterable[tuple[Sequence[int], int]]) -> list[int]:
-    """The numbers by rank, with each further number added for all of its ranks."""
+    """The numbers by rank, with each further number added to all of its ranks."""
     result = list(numbers)
     for ranks, number in more:
         for rank in ranks:
@@ -293,7 +293,7 @@ def added(numbers: Sequence[int], more: Iterable[tuple[Sequence[int], int]]) -> 
 
 
 def summary(applied: Applied, activity: Sequence[RankActivity]) -> dict[str, Any]:
-    """Rates, staleness and idleness. Waiting is all that is neither computing nor an update, on a node that is present."""
+    """Rates, staleness and idle times. Waiting is the time of a present node without computing or updates."""
     seconds, count, staleness, by_staleness = applied.seconds, applied.count, applied.staleness, applied.by_staleness
     for worker in activity:
         worker.cut(seconds)
@@ -326,7 +326,7 @@ def summary(applied: Applied, activity: Sequence[RankActivity]) -> dict[str, Any
 def percentile(counts: Mapping[int, int], percent: int) -> int | None:
     """The smallest counted value that at least `percent` % of the values do not exceed; None without values.
 
-    This is the nearest-rank percentile: one of the values, never between two of them.
+    This is the nearest-rank percentile: always one of the values.
     """
     total, seen = sum(counts.values()), 0
     for value in sorted(counts):

@@ -1,4 +1,4 @@
-"""Gradients that are not finite: they are counted, and no worker's NaN or infinity goes into an average."""
+"""Count gradients that are not finite, and keep a worker's NaN or infinity out of every average."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ CHOICES = ("skip", "fail")
 
 
 class NonfiniteGradients:
-    """What becomes of each gradient: one with a NaN or an infinity is left out, as a zero, or ends the run.
+    """Checks each gradient. A gradient with a NaN or an infinity is replaced by zeros, or ends the run.
 
-    It is replaced where it is computed, so that it reaches no sum, no memory of an optimizer, no residual and no table. With batch norm
-    the batch's statistics do not count either: the 1 that follows them becomes 0, too.
+    It is replaced where it is computed, so it reaches no sum, optimizer memory, residual or table. With batch norm, the batch's statistics
+    do not count either: the 1 after them also becomes 0.
     """
 
     def __init__(self, choice: str, activity: Sequence[RankActivity]) -> None:
         self.fails = choice == "fail"
         self.activity = activity
-        """By rank: where such gradients are counted."""
+        """The activity of each rank, in which such gradients are counted."""
 
     def checked(self, gradient: Vector, *, rank: int, version: int, batch: Batch) -> Vector:
-        """The gradient, or zeros. RunFailed, with `fail`, if it is not finite."""
+        """The gradient, or zeros if it is not finite. With `fail`, raises RunFailed instead."""
         if isinstance(gradient, Phantom) or is_finite(gradient):
             return gradient
         if self.fails:
@@ -39,5 +39,5 @@ class NonfiniteGradients:
 
 
 def is_finite(vector: Vector) -> bool:
-    """Whether all numbers are finite. A sum that is finite has only such terms; one that is not may have overflowed."""
+    """Whether all entries are finite. A finite sum has only finite terms. A sum that is not finite may have overflowed."""
     return math.isfinite(vector.sum().item()) or bool(vector.isfinite().all().item())

@@ -1,4 +1,4 @@
-"""What a finished run has to report."""
+"""The results of a finished run."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from hetsim.vector import Phantom, Vector
 
 @dataclass(frozen=True, kw_only=True)
 class Pool:
-    """What became of one worker's own samples."""
+    """The use of one worker's own samples."""
 
     samples: int
-    """How many it has."""
+    """The number of samples in the pool."""
     num_taken: int
-    """Positions of its sequence whose gradients were applied or discarded; those of a lost worker's last range are not among them."""
+    """The number of positions whose gradients were applied or discarded. A lost worker's last range is not included."""
     closed: bool
-    """Whether its owner was absent when the run ended, so that nobody could take the rest."""
+    """Whether the owner was absent at the end of the run, so that the remaining samples were unavailable."""
 
     @property
     def epochs(self) -> float:
-        """Passes over it."""
+        """The number of passes over the pool."""
         return self.num_taken / self.samples
 
     @property
     def remainder(self) -> int:
-        """Of a closed pool, how many samples its last epoch has left."""
+        """The remaining samples of a closed pool's last epoch."""
         return (-self.num_taken % self.samples if self.num_taken else self.samples) if self.closed else 0
 
     @classmethod
     def each(cls, sizes: Sequence[int] | None, last: State, absent: Collection[int]) -> list[Pool] | None:
-        """Those of a run that ended in this state, with these workers absent."""
+        """The pools of a run that ended in state `last`, with these workers absent."""
         taken = last.rewound().next_sample
         if sizes is None or not isinstance(taken, Cursors):
             return None
@@ -46,7 +46,7 @@ class Pool:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """The numbers of a finished run, from whichever world."""
+    """The numbers of a finished run, from any world."""
 
     experiment: Experiment
     start: State
@@ -54,29 +54,29 @@ class Outcome:
     """The state of the last commit."""
     applied: Applied
     activity: Sequence[RankActivity]
-    """By rank, of the workers."""
+    """The activity of the workers, by rank."""
     points: Sequence[Point]
     curve: LearningCurve
     divergence: Divergence
     num_epochs: float
-    """Passes over the data in the samples that are applied in `last`."""
+    """The number of passes over the data in the samples that are applied in `last`."""
     profile_seconds: float
-    """The seconds that measuring the workers took before the run."""
+    """The seconds of measuring the workers before the run."""
     pools: Sequence[Pool] | None = None
-    """By rank, where data belong to workers."""
+    """The pools by rank if data belong to workers; else None."""
 
     @property
     def weights(self) -> Vector:
-        """The weights to save: of the last version, or of the best one."""
+        """The weights to save: of the last or the best version."""
         best = self.curve.best
         return self.last.weights if best is None else best[1]
 
     @property
     def num_parameters(self) -> int:
-        """How many numbers the weights have, the statistics of a model's buffers among them."""
+        """The length of the weights, including the statistics of a model's buffers."""
         return int(self.last.weights.nbytes // self.last.weights.itemsize)
 
     @property
     def is_phantom(self) -> bool:
-        """Whether nothing was computed."""
+        """Whether the run computed no numbers."""
         return isinstance(self.last.weights, Phantom)

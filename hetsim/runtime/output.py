@@ -12,20 +12,20 @@ from collections.abc import Callable
 from typing import Any
 
 NOBODY_READS = (errno.EPIPE, errno.EIO)
-"""The errors of a pipe without a reader, and of a terminal that was closed."""
+"""The errors of a pipe without a reader, and of a closed terminal."""
 
 
 class _Output(io.FileIO):
-    """A standard stream that ignores writes after its reader has closed it, after it has failed, or while it `discards`."""
+    """A standard stream that ignores writes after its reader has closed it, after an error, or while it `discards`."""
 
     discards = False
     failed = command = ""
-    """Why this stream has failed, and who says so on standard error; empty: nobody."""
+    """The error of this stream, and the command that reports it on standard error; empty: it is not reported."""
     leave: Callable[[str], object] | None = None
-    """Takes why this stream has failed at the end of the process, in place of standard error."""
+    """A function that receives the stream's error at the end of the process, instead of standard error."""
 
     def write(self, data: Any, /) -> int:
-        """As of a file; what cannot be written, or nobody reads any more, counts as written."""
+        """Write as to a file. Data that cannot be written, or have no reader, count as written."""
         if self.discards:
             return len(data)
         try:
@@ -41,10 +41,10 @@ class _Output(io.FileIO):
 
 
 def outlive_readers(command: str, leave: Callable[[str], object] | None = None) -> None:
-    """Let this process continue, with the status that it would have, once nobody reads its output: `| head` is no error.
+    """Let this process continue, with its normal exit status, after its output has lost its reader: `| head` is no error.
 
-    If its output cannot be written, as on a full disk, it continues too, says so once, and ends with status 1. At its end, `leave` may
-    pass that on to a launcher instead. A standard stream that is closed is opened, since any file of a run would take its place.
+    If its output cannot be written, as on a full disk, it also continues, reports this once, and ends with status 1. `leave` may pass the
+    error to a launcher instead. A closed standard stream is opened, because a file of the run could otherwise take its place.
     """
     for number in range(3):
         try:
@@ -71,13 +71,13 @@ def outlive_readers(command: str, leave: Callable[[str], object] | None = None) 
 
 
 def _end() -> None:
-    """At the end of the process, whose status Python lets nobody change by then."""
+    """Called at the end of the process, when Python does not let its status change any more."""
     if has_failed():
         os._exit(1)
 
 
 def has_failed() -> bool:
-    """Whether standard output could not be written. Called at the end of the process."""
+    """Whether writing to standard output has failed. Called at the end of the process."""
     sys.stdout.flush()
     raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
     if not isinstance(raw, _Output) or not raw.failed:
@@ -88,7 +88,7 @@ def has_failed() -> bool:
 
 
 def discard_output() -> None:
-    """Write nothing more to standard output: a command that a signal ends does not wait for a reader such as `less`."""
+    """Write nothing more to standard output, so that a command that a signal ends does not wait for a reader such as `less`."""
     raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
     if isinstance(raw, _Output):
         raw.discards = True

@@ -1,4 +1,4 @@
-"""The end of a process with the one that started it, however that ends: `kill -9` leaves no process."""
+"""End a process when its parent ends, in any way, so that `kill -9` leaves no process."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import os
 from threading import Event, Thread
 
 LOOK_SECONDS = 0.5
-"""How often a process looks whether its parent is another one."""
+"""The interval at which a process checks whether its parent has changed."""
 
 
 def end_with(parent: int) -> None:
-    """From now on, end this process at once when its parent is no longer the process of this id."""
+    """From now on, end this process at once when its parent is not the process with this id any more."""
     Thread(target=_end_with, args=(parent,), daemon=True).start()
 
 

@@ -22,7 +22,7 @@ from hetsim.workloads.task import Bucket, Optimizer, Task, in_passes
 
 @dataclass(frozen=True, kw_only=True)
 class Preparation:
-    """All that a run begins with: the same in every world and on all ranks."""
+    """The start of a run. It is the same in every world and on all ranks."""
 
     experiment: Experiment
     task: Task
@@ -30,25 +30,25 @@ class Preparation:
     plan: Plan
     profile: Profile
     checkpoint: Checkpoint
-    """The state and the ranks' states that the run begins with."""
+    """The state and the ranks' states at the beginning of the run."""
     stop: StopRule
 
     @property
     def start(self) -> State:
-        """The state that the run begins with."""
+        """The state at the beginning of the run."""
         return self.checkpoint.state
 
     @cached_property
     def buckets(self) -> Callable[[int], tuple[Bucket, ...]]:
-        """By the bytes of a bucket: those of a vector that is reduced during the backward pass."""
+        """A function of the bucket size in bytes: the buckets of a vector that is reduced during the backward pass."""
         return buckets_of(self.task)
 
     def epoch(self, state: State) -> int:
-        """Whole passes over the data in the samples that are applied in this state."""
+        """The number of whole passes over the data in the samples that are applied in this state."""
         return state.num_samples // self.task.num_samples
 
     def rank_state(self, rank: int) -> RankState:
-        """The state of a rank at the beginning of the run: as the checkpoint has it, or a new one at the checkpoint's version."""
+        """A rank's state at the beginning of the run: from the checkpoint, or a new one at the checkpoint's version."""
         for saved in self.checkpoint.ranks:
             if saved.rank == rank:
                 return saved.snapshot()
@@ -77,12 +77,12 @@ class Preparation:
         return times
 
     def optimizer_of(self, rank: int) -> Optimizer:
-        """What takes the steps of `Update` on a rank."""
+        """The optimizer that takes the steps of `Update` on a rank."""
         local_server = rank > self.experiment.num_workers
         return self.optimizers.regional if local_server and self.optimizers.regional is not None else self.optimizers.main
 
     def service_times(self, server: RankState) -> ServiceTimes:
-        """The times of a server's updates, from the position of its stream on."""
+        """The times of a server's updates, from its current stream position."""
         times = ServiceTimes(self.experiment.cluster, seed=self.experiment.seed, number=server.rank - self.experiment.num_workers)
         times.skip(server.num_updates)
         return times
@@ -97,9 +97,9 @@ def prepare(
     checkpoint: Checkpoint | None = None,
     absent: Collection[int] = (),
 ) -> Preparation:
-    """The preparation of a run from its beginning or from a checkpoint, while these workers are absent.
+    """Prepare a run from its beginning or from a checkpoint, while these workers are absent.
 
-    `profile()` measures the workers for the allocation; it is not called if the run resumes from a checkpoint.
+    `profile()` measures the workers for the allocation. It is not called if the run resumes from a checkpoint.
     """
     plan = replace(experiment.plan(task), absent=frozenset(absent))
     measured = Profile()
@@ -130,10 +130,10 @@ def prepare(
 
 
 def with_these_pools(checkpoint: Checkpoint, experiment: Experiment, plan: Plan, optimizers: Optimizers) -> Checkpoint:
-    """The checkpoint, for a run whose samples belong to the same workers: ValueError with one sentence if they belong to others.
+    """The checkpoint for a run whose samples belong to the same workers. Raises ValueError if they belong to others.
 
-    Some pools do not depend on the number of workers, such as those of files. They allow another number of workers: weights, the
-    optimizer's memory and cursors are then the checkpoint's, and all policies begin anew. The pools of removed workers are closed.
+    Some pools, such as pools of files, do not depend on the number of workers, and allow another number. Then weights, the optimizer's
+    memory and cursors continue, and all policies start anew. The pools of removed workers are closed.
     """
     state = checkpoint.state
     cursors = state.next_sample
@@ -163,7 +163,7 @@ def with_these_pools(checkpoint: Checkpoint, experiment: Experiment, plan: Plan,
 
 
 def among_others(checkpoint: Checkpoint, experiment: Experiment, plan: Plan, optimizers: Optimizers, num_before: int) -> Checkpoint:
-    """The checkpoint, for another number of workers: weights, the optimizer's memory and positions continue, and policies begin anew."""
+    """The checkpoint for another number of workers. Weights, the optimizer's memory and positions continue, and policies start anew."""
     state, cursors = checkpoint.state, checkpoint.state.next_sample
     num_workers, with_server = experiment.num_workers, experiment.coordination.needs_server
     outstanding = tuple(state.outstanding)

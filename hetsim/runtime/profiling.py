@@ -1,4 +1,4 @@
-"""Gradients that are measured before a run begins, for allocations that need the nodes' speeds."""
+"""Measure gradients before a run begins, for allocations that need the nodes' speeds."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from hetsim.runtime.recorder import PROFILE, Recorder, interval_recorder
 
 @dataclass(frozen=True)
 class Profile:
-    """The seconds of each gradient by rank, in order, and the total seconds of the profile until the run begins."""
+    """The seconds of each gradient by rank, in order, and the total seconds before the run begins."""
 
     seconds: Sequence[Sequence[float]] = ()
     total_seconds: float = 0.0
 
     def timings(self, batches: Sequence[Batch]) -> tuple[Contribution, ...]:
-        """Every gradient as a contribution, over each rank's batch: for an allocation."""
+        """Every gradient as a contribution over its rank's batch. For an allocation."""
         return tuple(Contribution(rank, batches[rank], 0, t, 0.0) for rank, seconds in enumerate(self.seconds) for t in seconds)
 
     def record(self, recorders: Collection[Recorder], batches: Sequence[Batch], ranks: Iterable[int] | None = None) -> None:
-        """Report the gradients of these ranks; None: of all. They lie before the run, so at negative seconds."""
+        """Report the gradients of these ranks (None: of all). They are before the run, so at negative seconds."""
         record = interval_recorder(recorders, PROFILE)
         if record is None:
             return

@@ -14,7 +14,7 @@ from hetsim.runtime.recorder import Recorder
 
 
 class ProgressBar(Recorder):
-    """Shows the run's clock, its loss and its updates per second."""
+    """Shows the run's clock, loss and updates per second."""
 
     def __init__(self, experiment: Experiment, num_positions: int | None) -> None:
         from tqdm import tqdm
@@ -42,5 +42,5 @@ class ProgressBar(Recorder):
 
 
 def progress_bars(experiment: Experiment, num_positions: int | None) -> list[Recorder]:
-    """One bar, or none if standard error is not a terminal."""
+    """A bar, or an empty list if standard error is not a terminal."""
     return [ProgressBar(experiment, num_positions)] if sys.stderr.isatty() else []

@@ -13,53 +13,53 @@ from hetsim.workloads.task import Optimizer
 
 
 def by_fragment(memory: Any) -> Mapping[Fragment, Any]:
-    """The memories of an optimizer that steps one fragment at a time; empty if it steps the whole, or has not stepped yet."""
+    """The memories of an optimizer that steps one fragment at a time; empty if it steps whole vectors, or has not stepped yet."""
     return memory if isinstance(memory, Mapping) and memory and all(isinstance(key, Fragment) for key in memory) else {}
 
 
 @dataclass(slots=True, kw_only=True)
 class RankState:
-    """Everything mutable that belongs to one rank. Its values are immutable, so a shallow copy is a snapshot.
+    """All mutable data of one rank. Its values are immutable, so a shallow copy is a snapshot.
 
-    A resume restores all of it, so a synchronous run continues bit-equal, local steps and compression included. After a crash the
-    rank restarts, and after a regroup all ranks restart. A restart keeps the rank and the positions of its streams, takes version,
-    epoch and the optimizer's memory from the last commit, and loses the local optimizer's memory and `own`.
+    A resume restores all of it, so a synchronous run continues bit-equal, including local steps and compression. A rank restarts after its
+    crash, and all ranks restart after a regroup. A restart keeps the rank and the stream positions. It takes version, epoch and the
+    optimizer's memory from the last commit, and loses the local optimizer's memory and `own`.
     """
 
     rank: Any
-    """Its number; in lockstep, an object that stands for all ranks."""
+    """Its number. In lockstep, it is an object that stands for all ranks."""
     version: int = 0
-    """The version that it committed last or, on a worker of a server, the version of the weights that it computes with."""
+    """The last version that it committed. On a worker of a server, the version of the weights with which it computes."""
     epoch: int = 0
-    """Whole passes over the data in the samples applied up to that version; the learning-rate schedule depends on it."""
+    """The number of whole passes over the data in the samples applied up to that version. The learning-rate schedule depends on it."""
     optimizer: Any = None
     """The memory of the optimizer that makes versions."""
     local_optimizer: Any = None
-    """The memory of the local optimizer; None if there is none."""
+    """The memory of the local optimizer; None without one."""
     own: dict[str, Any] = field(default_factory=dict)
-    """What its program keeps from one version to the next (`Node.own`): the residual of a compression, unreported timings."""
+    """Values that its program keeps between versions (`Node.own`): the residual of a compression, unreported timings."""
     num_gradients: int = 0
-    """Its gradients that were applied up to that version: the position of its stream of gradient times."""
+    """The number of its gradients that were applied up to that version: the position of its stream of gradient times."""
     num_updates: int = 0
-    """Optimizer steps of the server: the position of its stream of service times."""
+    """The number of the server's optimizer steps: the position of its stream of service times."""
     num_messages: dict[int, int] = field(default_factory=dict)
-    """Messages that it has sent, by receiver: the positions of the streams of their jitter."""
+    """The number of messages that it has sent, by receiver: the positions of the jitter's streams."""
     _next_collective: tuple[int, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         self._next_collective = (self.version, 0)
 
     def enter_collective(self) -> tuple[int, int]:
-        """The number of a collective, in the order in which the rank asks for them: the version that it committed last, and how many since.
+        """The number of a collective: the version that the rank committed last, and the number of collectives since.
 
-        It is the same on all ranks, also on one that resumes, returns or joins, without a message: the jitters hang on it.
+        It is equal on all ranks without a message, even on a rank that resumes, returns or joins. Jitters depend on it.
         """
         version, count = number = self._next_collective
         self._next_collective = (version, count + 1)
         return number
 
     def update(self, optimizer: Optimizer, effect: Update) -> Vector:
-        """One step of the optimizer that makes versions, of all numbers or of a fragment: the new weights."""
+        """Take one step of the optimizer that makes versions, of all entries or of a fragment. Returns the new weights."""
         self.num_updates += 1
         at, gradient, fragment = effect.at, effect.gradient, effect.fragment
         if fragment is None:
@@ -74,7 +74,7 @@ class RankState:
         return weights
 
     def local_update(self, optimizer: Optimizer, at: Vector, gradient: Vector, epoch: int) -> Vector:
-        """One step of the local optimizer in this epoch: the worker's next weights."""
+        """Take one step of the local optimizer in this epoch. Returns the worker's next weights."""
         self.local_optimizer, weights = optimizer.step(self.local_optimizer, at, gradient, epoch)
         return weights
 
@@ -85,7 +85,7 @@ class RankState:
         self._next_collective = (version, 0)
 
     def restart(self, *, version: int, epoch: int, optimizer: Any, local_optimizer: Any) -> None:
-        """Restart from a commit: what only this rank had is lost."""
+        """Restart from a commit. Data that only this rank had are lost."""
         self.committed(version, epoch)
         self.optimizer = optimizer
         self.local_optimizer = local_optimizer
@@ -98,9 +98,9 @@ class RankState:
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """All that a run needs to resume from a commit: the state that all ranks agree on, and what each rank owns.
+    """All data that a run needs to resume from a commit: the state on which all ranks agree, and the state of each rank.
 
-    `ranks` is empty at the beginning of a run: then each rank starts with a new state at `state.version`.
+    At the beginning of a run, `ranks` is empty. Then each rank begins with a new state at `state.version`.
     """
 
     state: State
@@ -108,9 +108,9 @@ class Checkpoint:
     seconds: tuple[float, ...] = ()
     """The run's clock at the commit of each rank, or of the server, by rank; empty: the run continues at 0."""
     progress: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
-    """What the recorders had seen of the run by then (`hetsim.runtime.record`); empty: nothing."""
+    """The recorders' progress at the commit (`hetsim.runtime.record`); empty: none."""
 
     @property
     def began(self) -> float:
-        """When the first rank continues, by the run's clock."""
+        """The time at which the first rank continues, by the run's clock."""
         return min(self.seconds, default=0.0)

@@ -1,4 +1,4 @@
-"""The record of a run, in every world: what its workers did and which versions were made, from where the run begins or resumes."""
+"""The record of a run in every world: its workers' activity and its versions, from the beginning or the resume."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from hetsim.runtime.recorder import Recorder
 
 
 class Measured(Protocol):
-    """Metrics, in whichever form a world has them."""
+    """Metrics, in the form of a world."""
 
     @property
     def applied(self) -> Applied:
-        """What the versions were made of."""
+        """The contributions to the versions."""
 
     @property
     def activity(self) -> Sequence[RankActivity]:
-        """By rank, of the workers, once the run is over."""
+        """The activity of the workers by rank, after the run."""
 
     def by_rank(self) -> Sequence[RankActivity]:
-        """By rank, of the workers, so far."""
+        """The activity of the workers by rank, so far."""
 
     def restore(self, activity: Sequence[RankActivity]) -> None:
-        """Continue from what the workers had done before."""
+        """Continue from earlier activity."""
 
 
 class RunRecord:
-    """The metrics, the learning curve and the history of a prepared run. `recorders` see its versions, after the metrics and the curve.
+    """The metrics, the learning curve and the history of a prepared run. `recorders` observe its versions after the metrics and the curve.
 
-    On a rank that does not lead it is a copy, which shows and evaluates nothing. `keeps` says whether checkpoints are kept.
+    On a rank that does not lead, it is a copy that shows and evaluates nothing. `keeps`: whether checkpoints are kept.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class RunRecord:
         epochs, seconds = experiment.evaluate_every_epochs, experiment.evaluate_every_seconds
         self.experiment = experiment
         self.leads = leads
-        """Whether this rank decides, and its versions count."""
+        """Whether this rank decides and its versions count."""
         self.metrics: Measured = metrics
         self.curve = LearningCurve(
             task,
@@ -70,16 +70,16 @@ class RunRecord:
             self._restore_history(resumed.progress)
         saved = {state.rank: state.num_gradients for state in resumed.ranks}
         self.num_gradients_before: Sequence[int] = [saved.get(rank, 0) for rank in range(experiment.num_workers)]
-        """The gradients of each worker that were applied before the run was resumed: the positions of the streams of their times."""
+        """The number of each worker's gradients that were applied before the resume: the positions of their time streams."""
         self._counted_before = self.metrics.applied.num_gradients
 
     def num_gradients(self) -> list[int]:
-        """The gradients of each worker that are applied, also those before the run was resumed."""
+        """The number of each worker's applied gradients, including those before a resume."""
         counted = zip(self.num_gradients_before, self.metrics.applied.num_gradients, self._counted_before, strict=True)
         return [before + now - then for before, now, then in counted]
 
     def progress(self) -> dict[str, Any]:
-        """What the leader's recorders have seen, at one of its commits: for a checkpoint."""
+        """The progress of the leader's recorders at one of its commits. For a checkpoint."""
         return {
             "applied": self.metrics.applied.saved(),
             "curve": self.curve.saved(),
@@ -89,11 +89,11 @@ class RunRecord:
         }
 
     def progress_until(self, seconds: Sequence[float]) -> dict[str, Any]:
-        """The progress, with what each worker has done until its commit at this moment."""
+        """The progress, with each worker's activity until its commit at this time."""
         return {**self.progress(), "activity": activity_until(self.metrics.by_rank(), seconds)}
 
     def restore(self, progress: Mapping[str, Any], num_gradients: Sequence[int]) -> None:
-        """On a copy: continue from the leader's progress, and from the gradients of each worker that are applied in it."""
+        """On a copy: continue from the leader's progress, and from each worker's number of applied gradients."""
         self.metrics.applied.restore(progress["applied"])
         self.curve.restore(progress["curve"], evaluate=False)
         self._restore_history(progress)
@@ -105,7 +105,7 @@ class RunRecord:
         self.history.start = self.history.start.evolve(num_samples=progress["first_sample"])
 
     def outcome(self, absent: Collection[int] = ()) -> Outcome:
-        """The outcome of the finished run; these workers were absent at its end."""
+        """The outcome of the finished run. `absent` workers were absent at its end."""
         history = self.history
         return Outcome(
             experiment=self.experiment, start=history.start, last=history.last,
@@ -117,7 +117,7 @@ class RunRecord:
 
 
 def activity_until(activity: Sequence[RankActivity], seconds: Sequence[float]) -> tuple[dict[str, Any], ...]:
-    """What each worker has done until its commit."""
+    """Each worker's activity until its commit."""
     cut = []
     for its, moment in zip(activity, seconds, strict=False):
         copy = RankActivity.of_numbers(its.as_numbers(), its.num_ahead)
@@ -127,7 +127,7 @@ def activity_until(activity: Sequence[RankActivity], seconds: Sequence[float]) -
 
 
 def activity_of(checkpoint: Checkpoint, num_workers: int, num_ahead: int) -> list[RankActivity]:
-    """What each worker did before this checkpoint. A worker that is new was absent until then."""
+    """Each worker's activity before this checkpoint. A new worker was absent until then."""
     saved: Sequence[Mapping[str, Any]] = checkpoint.progress.get("activity", ())
     found = [RankActivity.of_numbers(numbers, num_ahead) for numbers in saved[:num_workers]]
     return [*found, *(RankActivity(num_ahead=num_ahead, down_seconds=checkpoint.began) for _ in range(num_workers - len(found)))]

@@ -1,4 +1,4 @@
-"""Recorders observe a run: the trace, the metrics, the learning curve and the progress bar are recorders."""
+"""The interface of recorders, which observe a run: the trace, the metrics, the learning curve and the progress bar."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ class Recorder:
     """Observes the intervals and the commits of a run. Each method does nothing unless a recorder overrides it."""
 
     takes_back: bool = False
-    """Whether it implements `take_back`. If not, an interval on a node that may crash is reported only when it is over."""
+    """Whether it implements `take_back`. If not, an interval on a node that may crash is reported only at its end."""
 
     def begin(self, start: State) -> None:
-        """The run begins at this state."""
+        """The run begins in this state."""
 
     def on(self, kind: int) -> RecordInterval | None:
         """The function to call with each interval of this kind; None if the recorder does not observe this kind."""
         return None
 
     def take_back(self, rank: int, seconds: float) -> None:
-        """Remove what was reported of this rank after this moment: its node crashed then."""
+        """Remove the reports of this rank after this time, because its node crashed."""
 
     def commit(self, seconds: float, rank: int, state: State, applied: Sequence[Contribution]) -> None:
-        """The leader, this rank, has committed a version, made of these contributions."""
+        """The leader, this rank, has committed a version with these contributions."""
 
     def close(self, last: State) -> None:
-        """The run is over, and this was its last commit."""
+        """The run has ended with this last commit."""
 
 
 def interval_recorder(recorders: Collection[Recorder], kind: int) -> RecordInterval | None:
-    """The function that reports an interval of this kind to the recorders that observe it.
+    """A function that reports an interval of this kind to the recorders that observe it.
 
-    With one such recorder it is that recorder's own function, with none it is None: hot paths pay for no more than they need.
+    With one such recorder, it is the recorder's own function. Without any, it is None. So hot paths are as fast as possible.
     """
     observing = [record for recorder in recorders if (record := recorder.on(kind)) is not None]
     if len(observing) < 2:

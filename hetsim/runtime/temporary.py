@@ -1,4 +1,4 @@
-"""Temporary folders that the next start removes if their process was killed: each holds a file that its process has locked."""
+"""Temporary folders. If their process was killed, the next start removes them: each contains a file that its process has locked."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from multiprocessing import util
 from pathlib import Path
 
 OWNER = ".hetsim"
-"""The file that the process of a folder has locked."""
+"""The locked file in a folder."""
 LONGEST_SOCKET = 107
-"""Bytes of the path of a Unix socket."""
+"""The maximum length of a Unix socket's path, in bytes."""
 PREFIXES = ("hetsim-", "pymp-")
-"""How the names of the folders begin: hetsim's own, and those of multiprocessing in its processes."""
+"""The prefixes of folders by hetsim, and by multiprocessing in its processes."""
 
 
 @contextlib.contextmanager
 def temporary_folder(prefix: str, place: Path | None = None) -> Iterator[Path]:
-    """A new folder for the block, in the folder for temporary files or in another place."""
+    """A new folder for the block, in the system's temporary folder or at `place`."""
     remove_abandoned(place)
     with tempfile.TemporaryDirectory(prefix=prefix, dir=place, ignore_cleanup_errors=True) as folder, owned(Path(folder)):
         yield Path(folder)
@@ -31,7 +31,7 @@ def temporary_folder(prefix: str, place: Path | None = None) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def owned(folder: Path) -> Iterator[None]:
-    """While this lasts, nobody takes this folder for abandoned. After the end of this process, anybody does."""
+    """Within this context, no process removes this folder as abandoned. After the end of this process, any process does."""
     file = _locked(folder)
     try:
         yield
@@ -41,7 +41,7 @@ def owned(folder: Path) -> Iterator[None]:
 
 @cache
 def own_multiprocessings_folder() -> None:
-    """Own the folder in which multiprocessing keeps its sockets, until the end of this process. ValueError if their paths are too long."""
+    """Own multiprocessing's folder of sockets until the end of this process. Raises ValueError if the sockets' paths are too long."""
     if (length := len(os.fsencode(util.get_temp_dir())) + len("/listener-12345678")) > LONGEST_SOCKET:
         raise ValueError(
             f"TMPDIR={tempfile.gettempdir()} is too long: processes meet at sockets there, whose paths would have {length} bytes and may "
@@ -63,7 +63,7 @@ def _locked(folder: Path) -> int:
 
 
 def remove_abandoned(place: Path | None = None) -> None:
-    """Remove the folders of this user there whose process has ended without doing so. Links are not followed."""
+    """Remove this user's folders at `place` whose processes have ended without removing them. Links are not followed."""
     place = place or Path(tempfile.gettempdir())
     for path in [path for prefix in PREFIXES for path in place.glob(f"{prefix}*")]:
         with contextlib.suppress(OSError):  # its process lives, or it has just been removed

@@ -24,19 +24,19 @@ COLUMNS = ("start", "end", "rank", "kind", "version", "samples", "staleness", "n
 DETAILS = ("full", "commits", "none")
 BLOCK_ROWS = 1024
 MAX_LIST_NUMBERS = len(COLUMNS) * BLOCK_ROWS
-"""Numbers in the list of rows before it is packed: few enough to stay in a processor's cache."""
+"""The maximum count of numbers in the list of rows before it is packed. They stay in a processor's cache."""
 MAX_BUFFERED_BYTES = 2**22
-"""Bytes of packed rows in the buffer before they are written to the file."""
+"""The maximum bytes of packed rows in the buffer before they are written to the file."""
 ROW_FORMAT = "2d6q"
-"""A packed row: start and end as floats, the other columns as whole numbers."""
+"""A packed row: start and end as floats, the other columns as integers."""
 ROW, BLOCK = Struct(ROW_FORMAT), Struct(ROW_FORMAT * BLOCK_ROWS)
 ROW_TYPE = np.dtype([(name, np.float64 if name in ("start", "end") else np.int64) for name in COLUMNS])
 MAX_MEMORY_BYTES = 2**24
-"""Bytes of a rank's part of a trace in memory before it is spilled to a temporary file."""
+"""The maximum bytes of a rank's part in memory before it is written to a temporary file."""
 PIECE_BYTES = 2**22
-"""Bytes of a part that are sent in one message."""
+"""The bytes of a part in one message."""
 DICTIONARY_COLUMNS = ("rank", "kind", "samples", "staleness", "nbytes")
-"""Columns with few distinct values; the others would be larger with a dictionary."""
+"""Columns with few distinct values. A dictionary would enlarge the others."""
 
 
 class Trace(Recorder):
@@ -61,9 +61,9 @@ class Trace(Recorder):
         self.full = detail == "full"
         self.commits = detail != "none"
         self.rows: list[float] = []
-        """The numbers of all rows; if rows are written to a file, of those that are not packed yet."""
+        """The numbers of all rows. If rows are written to a file, only the unpacked rows."""
         self.record = self.rows.extend
-        """Appends the numbers of one row; the next commit packs and writes them if there are many."""
+        """Append the numbers of one row. If there are many, the next commit packs and writes them."""
         self._path = folder / "trace.parquet" if folder is not None and self.commits else None
         self._packed = bytearray()
         self._writer: Any = None
@@ -96,14 +96,14 @@ class Trace(Recorder):
             self.spill()
 
     def spill(self) -> None:
-        """Pack the rows in the list, block by block, and write the packed ones if they are many."""
+        """Pack the rows in the list, block by block, and write the packed rows if they are many."""
         if self.stores:
             self._pack_blocks()
             if len(self._packed) >= MAX_BUFFERED_BYTES:
                 self.flush()
 
     def flush(self) -> None:
-        """Write all rows that are not written yet."""
+        """Write all remaining rows."""
         if self.stores:
             self._pack_blocks()
             numbers = self.rows[:]
@@ -126,17 +126,17 @@ class Trace(Recorder):
 
     @property
     def stores(self) -> bool:
-        """Whether rows go to a file."""
+        """Whether rows are written to a file."""
         return self._path is not None
 
     def _pack_blocks(self) -> None:
-        """Pack the whole blocks of rows in the list; another thread may append rows meanwhile."""
+        """Pack the whole blocks of rows in the list. Another thread may append rows at the same time."""
         while len(self.rows) >= MAX_LIST_NUMBERS:
             self._packed += BLOCK.pack(*self.rows[:MAX_LIST_NUMBERS])
             del self.rows[:MAX_LIST_NUMBERS]
 
     def close(self, last: State | None = None) -> None:
-        """Complete the file, which gets its name together with the run's other files."""
+        """Complete the file. It gets its name together with the run's other files."""
         if self._path is not None and not self._closed:
             self._closed = True
             self.flush()
@@ -163,7 +163,7 @@ class Trace(Recorder):
 
 
 class TracePart(Trace):
-    """One rank's part of a trace, to be sent to the leader: an Arrow stream in memory, or in a temporary file if it is large."""
+    """One rank's part of a trace, which is sent to the leader: an Arrow stream in memory, or in a temporary file if it is large."""
 
     def __init__(self, detail: str) -> None:
         super().__init__(None, detail)
@@ -171,7 +171,7 @@ class TracePart(Trace):
         self._file = SpooledTemporaryFile(max_size=MAX_MEMORY_BYTES)  # noqa: SIM115  (closed in __exit__)
 
     def on(self, kind: int) -> RecordInterval | None:
-        """A rank that does not lead hears of no commits, so each interval sees to it that rows do not pile up in memory."""
+        """A rank that does not lead sees no commits, so each interval limits the rows in memory."""
         return self._record_and_spill if self.full else None
 
     def _record_and_spill(self, row: Row) -> None:
@@ -205,7 +205,7 @@ class TracePart(Trace):
             self._writer = None
 
     def drain(self) -> list[bytes]:
-        """The rows until now as a finished stream, piece by piece; the rows that follow begin another one."""
+        """The rows so far as a finished stream, piece by piece. Later rows begin another stream."""
         with self._spilling:
             self.flush()
             with named_in_errors(Path(tempfile.gettempdir())):
@@ -228,7 +228,7 @@ class TracePart(Trace):
 
 
 def append_received(trace: Trace, pieces: Iterator[bytes], *, rank: int, change: Callable[[Any], Any] = lambda batch: batch) -> None:
-    """Append the part that `rank` sent to a trace, each batch as `change` returns it. Raises RunFailed if it cannot be read."""
+    """Append the part from `rank` to a trace. `change` converts each batch. Raises RunFailed if the part is unreadable."""
     import pyarrow as pa
 
     with SpooledTemporaryFile(max_size=MAX_MEMORY_BYTES) as file:
@@ -256,7 +256,7 @@ def _batches(file: Any, rank: int) -> Iterator[Any]:
 
 
 def as_table(rows: Sequence[float]) -> Any:
-    """The numbers of rows as an Arrow table: times in seconds, kinds by name."""
+    """The numbers of rows as an Arrow table, with times in seconds and kinds by name."""
     return packed_as_table(packed(rows))
 
 

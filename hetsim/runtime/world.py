@@ -17,9 +17,9 @@ from hetsim.errors import ProgramError
 Caller = TypeVar("Caller", contravariant=True)
 """The rank that yields the effect: its state, or the object that holds it."""
 Context = TypeVar("Context", contravariant=True)
-"""What the world needs to answer: a callback, or the moment and the transport."""
+"""The world's data for the answer: a callback, or the moment and the transport."""
 Answer = TypeVar("Answer", covariant=True)
-"""The effect's answer, in the world's own form: alone, or with the moment at which it is due."""
+"""The effect's answer in the world's form: alone, or with the moment at which it is due."""
 
 Handler = Callable[[Any, Any, Any], Any]
 
@@ -28,15 +28,15 @@ class World(Protocol[Caller, Context, Answer]):
     """Answers the effects that programs yield: `gradient(caller, effect, context)` answers a `Gradient`, and so on."""
 
     name: ClassVar[str]
-    """Its name in error sentences."""
+    """Its name in errors."""
 
     @property
     def gradient(self) -> Callable[[Caller, fx.Gradient, Context], Answer]:
-        """A mean gradient and its loss, after the seconds that the node takes."""
+        """A mean gradient and its loss, after the seconds of the node."""
 
     @property
     def attempt(self) -> Callable[[Caller, fx.Attempt, Context], Answer]:
-        """As `gradient`, or None once it is given up."""
+        """As `gradient`, or None if the rank gives it up."""
 
     @property
     def update(self) -> Callable[[Caller, fx.Update, Context], Answer]:
@@ -48,7 +48,7 @@ class World(Protocol[Caller, Context, Answer]):
 
     @property
     def send(self) -> Callable[[Caller, fx.Send, Context], Answer]:
-        """None, at once; the message is being sent."""
+        """None, at once, while the message is in transit."""
 
     @property
     def receive(self) -> Callable[[Caller, fx.Receive, Context], Answer]:
@@ -56,11 +56,11 @@ class World(Protocol[Caller, Context, Answer]):
 
     @property
     def receive_within(self) -> Callable[[Caller, fx.ReceiveWithin, Context], Answer]:
-        """The next message that is due in time, or None."""
+        """The next message that is due in time; None without one."""
 
     @property
     def all_reduce(self) -> Callable[[Caller, fx.AllReduce, Context], Answer]:
-        """The sum over all workers in rank order, once the last has entered and the reduction has taken its time."""
+        """The sum over all workers in rank order, when the last worker has entered and the reduction has ended."""
 
     @property
     def gradient_sum(self) -> Callable[[Caller, fx.GradientSum, Context], Answer]:
@@ -72,7 +72,7 @@ class World(Protocol[Caller, Context, Answer]):
 
     @property
     def all_gather(self) -> Callable[[Caller, fx.AllGather[Any], Context], Answer]:
-        """What is combined of the vectors of all workers."""
+        """The result of `combine` for the vectors of all workers."""
 
     @property
     def start(self) -> Callable[[Caller, fx.Start[Any], Context], Answer]:
@@ -100,7 +100,7 @@ class World(Protocol[Caller, Context, Answer]):
 
 
 def unsupported(*_: Any) -> Any:
-    """Takes the place of a world's method for an effect that it cannot answer."""
+    """Replaces a world's method for an effect that it cannot answer."""
     raise AssertionError("`handlers` replaces it by a function that raises a ProgramError")
 
 
@@ -112,7 +112,7 @@ class Handlers(dict[type, Handler]):
 
 
 def handlers(world: World[Any, Any, Any]) -> Handlers:
-    """The table from effect to method. Raises TypeError if the world neither has a method nor declares it `unsupported`."""
+    """The table from effects to methods. Raises TypeError if the world lacks a method that is not declared `unsupported`."""
     table, missing = Handlers(), []
     for kind in effect_types():
         method = getattr(world, method_name(kind), None)
@@ -129,7 +129,7 @@ def handlers(world: World[Any, Any, Any]) -> Handlers:
 
 
 def effect_types() -> Iterator[type[fx.Effect[Any]]]:
-    """Every subclass of Effect, in whichever module."""
+    """Every subclass of Effect, in any module."""
     classes: list[type[fx.Effect[Any]]] = [fx.Effect]
     while classes:
         subclasses = classes.pop(0).__subclasses__()
@@ -143,7 +143,7 @@ def method_name(kind: type) -> str:
 
 
 def as_program_error(error: AttributeError, rank: Any) -> ProgramError | None:
-    """The error to raise in place of a program's AttributeError if a message lacks a header value; None: let it pass."""
+    """The error to raise instead of a program's AttributeError if a message lacks a header value; None for other errors."""
     message = error.obj
     if not isinstance(message, fx.Message):
         return None

@@ -53,7 +53,7 @@ class Device(ABC):
         """Wait until everything that this thread has queued on the device is done, so that the next clock reading includes it."""
 
     def mark(self) -> Callable[[], None]:
-        """Mark this thread's queued work. If another thread calls the returned function, its later work waits until the marked work is done."""
+        """Mark this thread's queued work. Another thread that calls the returned function queues its later work after it."""
         return lambda: None
 
     def own_queue(self) -> None:  # noqa: B027

@@ -115,7 +115,7 @@ class Piece(NamedTuple):
 
 
 class Bucket(NamedTuple):
-    """The entries [start, stop) of a vector that are reduced together. They are complete after the fraction `ready` of a gradient's time."""
+    """The entries [start, stop) of a vector that are reduced together, complete after the fraction `ready` of a gradient's time."""
 
     start: int
     stop: int
