@@ -28,7 +28,7 @@ catalogue need no config: hetsim-advise '2*a100-40gb + 4*t4' model=resnet50 batc
 
 
 def main() -> None:
-    """Print what to do, the choices, a ranked table and the command of the best; exit status 1 with one sentence if there is no advice."""
+    """Print the recommendation, the choices, a ranked table and the best command. Exits with status 1 and a sentence without an advice."""
     outlive_readers("hetsim-advise")
     parser = Parser(prog="hetsim-advise", description=ABOUT)
     parser.add_argument("words", nargs="*", metavar="KEY=VALUE", help="arguments of hetsim, and timing, target_accuracy=… or target_loss=…")

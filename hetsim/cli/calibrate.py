@@ -25,7 +25,7 @@ SECONDS, QUICK_SECONDS = 3.0, 0.5
 
 
 def main() -> None:
-    """Measure, and write the cluster; exit status 1 with one sentence if that cannot be done."""
+    """Measure, and write the cluster. Exits with status 1 and a sentence if that is impossible."""
     outlive_readers("hetsim-calibrate")
     parser = Parser(prog="hetsim-calibrate", description=ABOUT)
     parser.add_argument("file", type=Path, metavar="FILE.yaml", help="the cluster file to write")

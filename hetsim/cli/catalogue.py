@@ -18,7 +18,7 @@ show its measurements. With any other word, search the names."""
 
 
 def main() -> None:
-    """Print the catalogue, or what the words ask of it; exit status 1 with one sentence if nothing matches."""
+    """Print the catalogue, or the requested part. Exits with status 1 and a sentence if nothing matches."""
     outlive_readers("hetsim-catalogue")
     parser = Parser(prog="hetsim-catalogue", description=ABOUT)
     parser.add_argument("words", nargs="*", metavar="WORD", help="a GPU, a model, a precision (fp32, amp, fp16), or part of a name")
@@ -29,12 +29,12 @@ def main() -> None:
 
 
 def printable_lines(lines: Iterator[str]) -> str:
-    """One text; what is in a file of the user's own does not steer the terminal."""
+    """The lines as one text without control characters, because a user's file may contain some."""
     return "\n".join(map(printable, lines))
 
 
 def answered(catalogue: Catalogue, words: Sequence[str]) -> Iterator[str]:
-    """The lines that answer these words."""
+    """The lines for these arguments."""
     gpus: list[Gpu] = []
     models: list[Model] = []
     precisions: list[str] = []
@@ -69,7 +69,7 @@ def _exact(catalogue: Catalogue, word: str) -> Gpu | None:
 
 
 def _searched(catalogue: Catalogue, words: Sequence[str]) -> Iterator[str]:
-    """GPUs and models in whose name or title all words are."""
+    """GPUs and models with all words in their name or title."""
 
     def has(*texts: str) -> bool:
         return all(word.lower() in " ".join(texts).lower() for word in words)

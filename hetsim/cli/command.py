@@ -1,4 +1,4 @@
-"""What the commands share: `--version`, and what they do with an error: one printable line on standard error, and an exit status."""
+"""The common parts of the commands: `--version`, and errors as one printable line on standard error with an exit status."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from hetsim.runtime.output import discard_output
 from hetsim.version import __version__
 
 READING = (OSError, RecursionError, ValueError)
-"""The errors of who reads the runs of a folder."""
+"""The errors of reading the runs of a folder."""
 
 ENGINE = "local (the default): processes on this machine; ray: processes on a Ray cluster (RAY_ADDRESS), or on Ray on this machine"
 """The help of `--engine`."""
 
 
 class Parser(argparse.ArgumentParser):
-    """The arguments of a command, and `--version`. What cannot be read is one sentence, and exit status 2."""
+    """The arguments of a command, and `--version`. Invalid arguments give one sentence and exit status 2."""
 
     def __init__(self, prog: str, **options: Any) -> None:
         super().__init__(prog=prog, **options)
         self.add_argument("--version", action="version", version=f"{prog} {__version__}", help="print the version of hetsim and exit")
 
     def error(self, message: str) -> NoReturn:
-        """Without argparse's usage, of up to twenty lines."""
+        """Print the error without argparse's usage, which has up to twenty lines."""
         self.exit(2, f"{self.prog}: error: {one_line(message)}: {self.prog} --help lists the arguments\n")
 
 
@@ -59,10 +59,10 @@ def command(
     *,
     again: str = "",
 ) -> Iterator[Callable[[str], None]]:
-    """Exit with status 1 and a sentence after one of these errors, with 128 + n after signal n. Yields what prints a line on stderr.
+    """Exit with status 1 and a sentence after these errors, with 128 + n after signal n. Yields a function that prints a line on stderr.
 
-    No sentence is printed if `sentence` returns None; `again` says after a signal how to continue. What a line quotes may be a stranger's,
-    who could steer the terminal.
+    If `sentence` returns None, no sentence is printed. `again` is the sentence after a signal: how to continue. Lines contain no control
+    characters, because quoted text may come from somebody else.
     """
     raise_at_signals()
 
@@ -92,7 +92,7 @@ def typed(name: str) -> str:
 
 
 def of_reading(error: BaseException, *, too_deep: str) -> str:
-    """The sentence of an error of `READING`; `too_deep` is that of folders nested too deeply."""
+    """The sentence of an error in `READING`. `too_deep` is the sentence for folders nested too deeply."""
     if isinstance(error, OSError):
         return f"{error.filename} cannot be read or written ({error.strerror}): give another folder"
     return too_deep if isinstance(error, RecursionError) else str(error)

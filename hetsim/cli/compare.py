@@ -21,7 +21,7 @@ TOO_DEEP = "a folder has others nested hundreds deep: give the folders of the ru
 
 
 def main() -> None:
-    """Print the comparison; exit status 1 with one sentence if there are no runs to compare."""
+    """Print the comparison. Exits with status 1 and a sentence if there are no runs to compare."""
     outlive_readers("hetsim-compare")
     parser = Parser(
         prog="hetsim-compare",

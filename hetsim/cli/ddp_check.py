@@ -1,4 +1,4 @@
-"""The command `hetsim-ddp-check SCRIPT …`: are the weighted gradients of this script those of one process?"""
+"""The command `hetsim-ddp-check SCRIPT …`: are this script's weighted gradients those of one process?"""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ COPIED = (
 )
 REMEDIES = "take a smaller batch or samples that differ more, or compute in a higher precision"
 MARGIN = 10
-"""How many times as far as the weighted gradients plain averages must be from the serial ones for a check to tell them apart."""
+"""A check needs plain averages whose error is at least this many times the weighted gradients' error."""
 MAX_LINES = 20
-"""Of a script that failed: the last lines that are printed."""
+"""The maximum number of a failed script's last lines to print."""
 
 
 def main() -> None:
-    """Print both errors; exit status 1 with one sentence if they cannot be had."""
+    """Print both errors. Exits with status 1 and a sentence if they cannot be measured."""
     outlive_readers("hetsim-ddp-check")
     parser = Parser(prog="hetsim-ddp-check", description=ABOUT)
     parser.add_argument("--processes", type=int, default=3, metavar="N", help="the number of processes that share the batch (3)")
@@ -59,7 +59,7 @@ def main() -> None:
 
 
 def run(processes: int, script: Sequence[str], folder: Path) -> None:
-    """Run the script by torchrun; ValueError with one sentence, after its last lines, if it fails or has no step of a Team."""
+    """Run the script by torchrun. If it fails or has no step of a Team, raises ValueError and prints its last lines."""
     from hetsim.ddp.check import REFUSED, SERIAL, VARIABLE, WEIGHTED
     from hetsim.ddp.launched import AS_BEFORE, PARENT, SAFE
 
@@ -89,7 +89,7 @@ def run(processes: int, script: Sequence[str], folder: Path) -> None:
 
 
 def verdict(folder: Path) -> tuple[str, bool]:
-    """What both runs left, in words, and whether the weighted gradients are right."""
+    """The result of both runs in words, and whether the weighted gradients are right."""
     import torch
 
     from hetsim.ddp.check import SERIAL, WEIGHTED, distance

@@ -1,4 +1,4 @@
-"""How a signal ends a command: one sentence, status 128 + n, no process left, and nothing half-written."""
+"""The end of a command after a signal: one sentence, status 128 + n, no remaining process, and no incomplete file."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pathlib import Path
 from types import FrameType
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""The signals that end a command: Ctrl-C, `kill` and batch systems, a terminal that is closed."""
+"""The signals that end a command: Ctrl-C, `kill` and batch systems, and a closed terminal."""
 LAUNCHED = {"RANK", "WORLD_SIZE"}
-"""Variables of launchers, one of which each of their processes has; besides, SLURM says how many tasks a step has."""
+"""Variables that launchers set for each of their processes. SLURM also sets the number of a step's tasks."""
 LAST_SECONDS = 7.0
-"""How long a command may take to end after the first of them."""
+"""The maximum seconds that a command may take to end after the first signal."""
 
 
 class Signalled(KeyboardInterrupt):
@@ -28,21 +28,21 @@ class Signalled(KeyboardInterrupt):
 
 
 def status(error: KeyboardInterrupt) -> int:
-    """The exit status of a command that this ended."""
+    """The exit status of a command that this error ended."""
     return 128 + (error.number if isinstance(error, Signalled) else signal.SIGINT)
 
 
 def said(error: KeyboardInterrupt) -> str:
-    """What ended the command, as its last line begins."""
+    """The beginning of the command's last line, which names the signal."""
     number = status(error) - 128
     return "interrupted" if number == signal.SIGINT else f"ended by {signal.Signals(number).name}"
 
 
 def raise_at_signals() -> None:
-    """From now on the first of `SIGNALS` raises Signalled in the main thread, and later ones change nothing.
+    """From now on, the first of `SIGNALS` raises Signalled in the main thread, and later ones have no effect.
 
-    A signal that the parent has set to be ignored, as `nohup` does, stays so. Other signals than Ctrl-C end a process of a launcher at
-    once, as the launcher reports the end. A command whose end takes too long is ended by force.
+    Signals that the parent has set to be ignored, as `nohup` does, stay ignored. Signals other than Ctrl-C end a launcher's process at
+    once, because the launcher reports the end. A command that takes too long to end is killed.
     """
     if threading.current_thread() is not threading.main_thread():
         return
@@ -61,7 +61,7 @@ def _raise(number: int, _: FrameType | None) -> None:
 
 
 def _ignored(*_: object) -> None:
-    """Not SIG_IGN, which a process that is started would inherit."""
+    """A handler that does nothing. A started process would inherit SIG_IGN, but not this handler."""
 
 
 def _end_by_force(number: int) -> None:
@@ -73,7 +73,7 @@ def _end_by_force(number: int) -> None:
 
 
 def _descendants(process: int) -> list[int]:
-    """The processes that this one has started, and theirs, where the system lists them."""
+    """The processes that this one has started, and their descendants, if the system lists them."""
     parents = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):

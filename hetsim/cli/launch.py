@@ -21,9 +21,9 @@ LOOPBACK = "127.0.0.1:0"
 
 
 def main() -> None:
-    """Exit status 0 if the run succeeded, 1 with one sentence if it did not, 130 after Ctrl-C.
+    """Exits with status 0 if the run succeeded, with 1 and a sentence if it failed, and with 130 after Ctrl-C.
 
-    After SIGTERM or SIGUSR1 it is 75 if the run has saved a checkpoint, and 143 if it has not.
+    After SIGTERM or SIGUSR1, the status is 75 if the run has saved a checkpoint, else 143.
     """
     outlive_readers("hetsim-launch")
     parser = Parser(prog="hetsim-launch", description=DESCRIPTION)
@@ -75,13 +75,13 @@ def _run(stop: LauncherStop, **call: Any) -> None:
 
 
 def _words(typed: list[str]) -> tuple[str, ...]:
-    """What hetsim is given, without the words that may stand before it."""
+    """The arguments for hetsim, without words that may precede them."""
     words = typed[1:] if typed[:1] == ["--"] else typed
     return tuple(words[1:] if words[:1] == ["hetsim"] else words)
 
 
 def _place(text: str) -> tuple[str, int]:
-    """Host and port of HOST:PORT, also of [::1]:29500."""
+    """Host and port of HOST:PORT, or of [::1]:29500."""
     host, colon, port = text.rpartition(":")
     if not colon or not host or not port.isdecimal():
         raise ValueError(f"--master must be HOST:PORT, as in 192.168.1.5:29500, not {text}")

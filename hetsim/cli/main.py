@@ -36,7 +36,7 @@ from hetsim.version import __version__
 
 
 def main() -> None:
-    """Run what was typed. Exit status 0 if every run succeeded, 1 if one failed or the user must correct it, 128 + n after signal n."""
+    """Run the typed command. Exits with status 0 if every run succeeded, 1 after an error, 128 + n after signal n."""
     outlive_readers("hetsim", leave=leave_reason if WATCH in os.environ else None)
     if "--version" in sys.argv[1:]:  # Hydra would print its own
         print(f"hetsim {__version__}")
@@ -92,7 +92,7 @@ def main() -> None:
 
 
 def _exit(status: int) -> NoReturn:
-    """End a rank's process at once: Python's own end stops threads that wait in the network, which C++ answers by an abort."""
+    """End a rank's process at once, because Python's own exit stops threads that wait in the network, and C++ then aborts."""
     if is_launched() and "torch.distributed" in sys.modules and (status == 1 or os.environ.get(GOES_ON) == "1"):
         status = status or int(has_failed())
         sys.stderr.flush()
@@ -102,7 +102,7 @@ def _exit(status: int) -> NoReturn:
 
 @contextlib.contextmanager
 def _own_warnings() -> Iterator[None]:
-    """While this lasts, a warning of Python's is one line."""
+    """Within this context, a Python warning is printed as one line."""
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_, **__: print(f"hetsim: warning: {one_line(str(message))}", file=sys.stderr)
         yield

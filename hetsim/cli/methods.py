@@ -10,7 +10,7 @@ from hetsim.config.methods import FAMILIES, Method, shipped
 from hetsim.runtime.output import outlive_readers
 
 WIDTH = 110
-"""Letters in a line of the table."""
+"""The width of the table in letters."""
 
 
 def table(methods: list[Method]) -> str:

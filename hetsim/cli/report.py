@@ -15,7 +15,7 @@ TOO_DEEP = "its files are nested hundreds deep: give the folder of another run"
 
 
 def main() -> None:
-    """Write the files that are asked for; exit status 1 with one sentence if that cannot be done."""
+    """Write the requested files. Exits with status 1 and a sentence if that is impossible."""
     outlive_readers("hetsim-report")
     parser = Parser(prog="hetsim-report", description="Write a report or a timeline of a finished run, for a web browser.")
     parser.add_argument("run", metavar="RUN", type=Path, help="the folder of a run")

@@ -1,4 +1,4 @@
-"""What the commands start with: signals are heeded before a command is imported, which takes seconds."""
+"""The entry points of the commands. They handle signals before importing a command, which takes seconds."""
 
 from __future__ import annotations
 

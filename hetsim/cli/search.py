@@ -19,7 +19,7 @@ trial runs all three seeds and reports the mean."""
 
 
 def main() -> None:
-    """Search, and print the best trial; exit status 1 with one sentence if no trial has a number."""
+    """Search, and print the best trial. Exits with status 1 and a sentence if no trial has a number."""
     outlive_readers("hetsim-search")
     parser = Parser(prog="hetsim-search", description=ABOUT)
     parser.add_argument("words", nargs="+", metavar="KEY=VALUE", help="arguments of hetsim")

@@ -26,7 +26,7 @@ torch.profiler (.json, .json.gz; one for each rank, or their folder)."""
 
 
 def main() -> None:
-    """Print the findings; exit status 1 with one sentence if there is no job to read."""
+    """Print the findings. Exits with status 1 and a sentence if no job can be read."""
     outlive_readers("hetsim-stragglers")
     parser = Parser(prog="hetsim-stragglers", description=ABOUT)
     parser.add_argument("traces", nargs="+", metavar="TRACE", type=Path, help="a folder, or one file for each rank")

@@ -16,7 +16,7 @@ from hetsim.runtime.output import outlive_readers
 
 
 def main() -> None:
-    """Write and print the table; exit status 1 with one sentence if there is none."""
+    """Write and print the table. Exits with status 1 and a sentence if no table can be made."""
     outlive_readers("hetsim-table")
     parser = Parser(prog="hetsim-table", description="Write a table and a picture of a sweep, with means over seeds.")
     parser.add_argument("sweep", metavar="SWEEP_DIR", type=Path, help="the folder of a sweep; finished runs may be at any depth")

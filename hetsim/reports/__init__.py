@@ -1,1 +1,1 @@
-"""What other tools open: a run or a comparison as an HTML page, or as a trace for ui.perfetto.dev."""
+"""Reports for other tools: a run or a comparison as an HTML page, or as a trace for ui.perfetto.dev."""

@@ -9,7 +9,7 @@ from hetsim.reports.page import Page, Sheet
 
 
 def page(found: Advice, command: str) -> Page:
-    """The report of an advice, which this command printed."""
+    """The report of an advice. `command` has printed the advice."""
     stopped = [f"stopped {found.stopped}: this is the best so far"] if found.stopped else []
     of_what = "" if found.workload == "phantom" else f", for {found.workload}"
     return Page(

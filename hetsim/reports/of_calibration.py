@@ -16,7 +16,7 @@ HEADS = ("node", "µs a sample", "ms a gradient", "error of the line, %", "error
 
 
 def page(file: Path, found: Calibrated, command: str) -> Page:
-    """The report of a calibration, which is in this file, and which this command measured."""
+    """The report of a calibration in this file. `command` has measured it."""
     with own_style():
         drawn = picture(file.stem, found.steps)
     return Page(

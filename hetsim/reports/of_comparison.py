@@ -16,7 +16,7 @@ RATE = "updates_per_second"
 
 
 def page(found: Findings, command: str) -> Callable[[], Page]:
-    """What makes the report of these findings, which this command printed. All files are read before."""
+    """Read all files, and return a function that makes the report of these findings. `command` has printed them."""
     drawn = figures(found.sides)
 
     def made() -> Page:

@@ -31,7 +31,7 @@ PER_WORKER = {
 
 
 def page(run: Path) -> Page:
-    """The report of the run in this folder. ValueError with one sentence if it holds none."""
+    """The report of the run in this folder. Raises ValueError if it contains none."""
     summary = read_summary(run)
     check_has(run, summary, *DESCRIBED, "per_worker")
     about = f"{summary['method']} on {summary['cluster']}, {summary['workload']}"
@@ -90,5 +90,5 @@ def _workers(summary: Mapping[str, Any]) -> Iterator[list[str]]:
 
 
 def _number(value: Any) -> str:
-    """A number of a summary, which may be a stranger's."""
+    """A number of a summary, which may come from somebody else."""
     return formatted(value) if is_number(value) else "–"

@@ -9,7 +9,7 @@ from hetsim.straggling.text import changes, heads, rows
 
 
 def page(its: Findings, command: str) -> Page:
-    """The report of these findings, which this command printed."""
+    """The report of these findings. `command` has printed them."""
     saved = changes(its.replay)
     return Page(
         question=f"Which ranks of {its.found.job.source} are slow, and what do they cost?",

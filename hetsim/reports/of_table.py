@@ -11,11 +11,11 @@ from hetsim.results.tables.rows import Group
 from hetsim.results.tables.table import Table
 
 MAX_ANSWERS = 5
-"""The groups whose best row is in the answer."""
+"""The maximum number of groups whose best row is in the answer."""
 
 
 def page(table: Table, command: str) -> Page:
-    """The report of a table, which this command printed."""
+    """The report of a table. `command` has printed the table."""
     left = len(table.groups) - MAX_ANSWERS
     more = [f"The tables have the best of {left} groups more."] if left > 0 else []
     heads = dict.fromkeys(group.head(table.metrics[table.metric]) for group in table.groups)

@@ -1,4 +1,4 @@
-"""A report as one HTML file that loads nothing: the question, the answer, pictures, tables, the command and the versions."""
+"""A report as one self-contained HTML file: the question, the answer, pictures, tables, the command and the versions."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from hetsim.runtime.files import write_text
 from hetsim.version import __version__
 
 MAX_SVG, MAX_TABLES, MAX_TEXT = 500_000, 400_000, 100_000
-"""Letters of a picture, of which a larger one is a PNG; of all tables; and of a text. So a page has less than 3 MB."""
+"""The maximum letters of an SVG picture (a larger one becomes a PNG), of all tables, and of a text. So a page has less than 3 MB."""
 MAX_CELL = 200
-"""Letters of a cell."""
+"""The maximum letters of a cell."""
 COLOURS = {
     "#333333": "currentColor",
     "#000000": "currentColor",
@@ -31,14 +31,14 @@ COLOURS = {
     "#888888": "var(--grey, #777777)",
     "#555555": "var(--grey, #555555)",
 }
-"""What the colours of a figure are in a page, which may be dark; all others are seen on both."""
+"""A figure's colours and their replacements in a page, which may be dark. All other colours are visible on both."""
 STYLE = Path(__file__).with_name("page.css")
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-"""What a browser may load and run: the style and the pictures of the page itself, and no script."""
+"""The browser's permissions: the style and pictures of the page itself, and no script."""
 WITH_COMMAND = re.compile(r"(.*?:) ((?:hetsim(?:-\w+)? |from hetsim).*)")
 """A remark that ends with a command or a line of Python, which is shown as code."""
 WORDS = ' class="words"'
-"""Of a column that does not hold numbers."""
+"""The attribute of a column without numbers."""
 VERSIONS = ("torch", "numpy", "matplotlib")
 
 
@@ -52,26 +52,26 @@ class Sheet(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """What a report says. All texts are plain, and are escaped where they are written."""
+    """The content of a report. All texts are plain, and are escaped when they are written."""
 
     question: str
     answer: str
     figures: Sequence[tuple[str, Any]] = ()
-    """Each with its caption; None where there is nothing to draw."""
+    """Each figure with its caption; None for a figure without content."""
     sheets: Sequence[Sheet] = ()
     remarks: Sequence[str] = ()
     command: str = ""
     texts: Sequence[tuple[str, str]] = ()
-    """Longer texts with their titles, folded up."""
+    """Longer texts with their titles, folded."""
 
 
 def check_file(file: Path) -> None:
-    """ValueError with one sentence if no page can be written there."""
+    """Raise ValueError if no page can be written to this file."""
     check_place(file, "--html", ".html")
 
 
 def write(page: Page, file: Path) -> None:
-    """Write a page to its file, whole or not at all."""
+    """Write a page to its file, completely or not at all."""
     write_text(file, document(page))
 
 
@@ -87,12 +87,12 @@ def document(page: Page) -> str:
 
 
 def article(page: Page) -> str:
-    """The page without the frame of a file, as a notebook shows it."""
+    """The page without a file's frame, for a notebook."""
     return "\n".join(_parts(page))
 
 
 def versions() -> str:
-    """What made the page."""
+    """The versions of hetsim, Python and libraries that made the page."""
     found = [f"{name} {metadata.version(name)}" for name in VERSIONS if _is_installed(name)]
     system = f"Python {platform.python_version()}, {platform.system()} on {platform.machine()}"
     return f"hetsim {__version__}, {', '.join([*found, system])}"
@@ -123,7 +123,7 @@ def _parts(page: Page) -> Iterator[str]:
 
 
 def _table(sheet: Sheet, room: int) -> str:
-    """The first rows of a table that have room in the page."""
+    """The first rows of a table, as many as fit in the page."""
     kept = []
     words = [any(row[place][:1].isalpha() for row in sheet.rows[:10]) for place in range(len(sheet.heads))]
     for row in sheet.rows:
@@ -140,9 +140,9 @@ def _table(sheet: Sheet, room: int) -> str:
 
 
 def picture(figure: Any, words: str, name: str) -> str:
-    """A figure as an inline picture: SVG in the colours of the page, or PNG if that would be large. `words` are for who cannot see it.
+    """A figure as an inline picture: SVG in the page's colours, or PNG if the SVG would be large. `words` describe it for blind readers.
 
-    Figures of one page need different names, as parts of an SVG refer to each other.
+    Figures of one page need different names, because parts of an SVG refer to each other.
     """
     import matplotlib
 
@@ -170,7 +170,7 @@ def _remark(text: str) -> str:
 
 
 def _sentences(text: str) -> str:
-    """Running text, in which no line begins with a sign for per cent."""
+    """Running text in which no line begins with a percent sign."""
     return _text(text).replace(" %", "&nbsp;%")
 
 
@@ -179,5 +179,5 @@ def _cell(text: str) -> str:
 
 
 def _text(text: str) -> str:
-    """A text, which may be a stranger's, as HTML that is nothing but this text."""
+    """Text, which may come from somebody else, as HTML without any markup."""
     return escape(printable(text))

@@ -28,11 +28,11 @@ TRACKS = {
     "reducing": (ALL_REDUCE, GATHER, REGROUP),
     "absent": (DOWN,),
 }
-"""The tracks of a rank, with the kinds of intervals that each shows. `receiving` has the moments of delivery."""
+"""The tracks of a rank, with their kinds of intervals. `receiving` shows the times of delivery."""
 MAX_SECONDS = 9e9
-"""The last moment of a file: nanoseconds in 64 bits, 285 years."""
+"""The maximum time in a file: nanoseconds in 64 bits, 285 years."""
 SEQUENCE = 1
-"""The number of the one writer of a file."""
+"""The number of the file's only writer."""
 
 
 class TracedRun(NamedTuple):
@@ -44,7 +44,7 @@ class TracedRun(NamedTuple):
 
 
 def traced(run: Path, name: str = "") -> TracedRun:
-    """The run in a folder, with its `name` before its title. ValueError with one sentence if its trace has no intervals."""
+    """The run in a folder, with `name` before its title. Raises ValueError if its trace has no intervals."""
     summary = read_summary(run)
     check_has(run, summary, "method", "cluster", "workload", "backend")
     rows = read_rows(run, summary)
@@ -57,13 +57,13 @@ def traced(run: Path, name: str = "") -> TracedRun:
 
 
 def of_sides(file: Path, sides: Sides) -> list[TracedRun]:
-    """The first run of each side. ValueError with one sentence if they cannot be written to the file, before anything is."""
+    """The first run of each side. Raises ValueError before writing if they cannot be written to the file."""
     check_file(file)
     return [traced(side.folders[0], side.name) for side in sides.both]
 
 
 def check_file(file: Path) -> None:
-    """ValueError with one sentence if no trace can be written there, or the package perfetto is not installed."""
+    """Raise ValueError if no trace can be written to this file, or if the package perfetto is not installed."""
     _builder()
     check_place(file, "--perfetto", ".pftrace")
 
@@ -98,7 +98,7 @@ class _Trace:
         self._num_tracks = self._num_flows = 0
 
     def track(self, name: str, parent: int = 0, *, process: int = 0, counter: bool = False) -> int:
-        """A new track, below those that were made before; its number."""
+        """Add a track below earlier tracks, and return its number."""
         self._num_tracks += 1
         packet = self._packets.create_packet()
         track = packet.track_descriptor
@@ -113,23 +113,23 @@ class _Trace:
         return self._num_tracks
 
     def flow(self) -> int:
-        """The number of a new flow, which joins a message to its delivery."""
+        """The number of a new flow, which connects a message with its delivery."""
         self._num_flows += 1
         return self._num_flows
 
     def interval(self, track: int, name: str, start: float, end: float, *, flow: int = 0, **details: int) -> None:
-        """A bar on a track, after those before it."""
+        """Add a bar to a track, after earlier bars."""
         self._begin(track, self._event.TYPE_SLICE_BEGIN, name, start, flow, details)
         packet = self._packet(track, end)
         packet.track_event.type = self._event.TYPE_SLICE_END
         self._packets.write_packet(packet)
 
     def moment(self, track: int, name: str, at: float, *, flow: int = 0, **details: int) -> None:
-        """A mark on a track."""
+        """Add a mark to a track."""
         self._begin(track, self._event.TYPE_INSTANT, name, at, flow, details)
 
     def count(self, track: int, at: float, value: float) -> None:
-        """A value of a counter, from this moment on."""
+        """Set the value of a counter from this time on."""
         packet = self._packet(track, at)
         packet.track_event.type, packet.track_event.double_counter_value = self._event.TYPE_COUNTER, value
         self._packets.write_packet(packet)
@@ -152,7 +152,7 @@ class _Trace:
 
 
 def _write_counters(trace: _Trace, process: int, run: TracedRun) -> None:
-    """What was evaluated, and the largest staleness in each version."""
+    """Write the evaluations, and the largest staleness of each version."""
     for name in dict.fromkeys(name for _, judged in run.curve for name in judged):
         values = [(at, judged.get(name)) for at, judged in run.curve]
         _write_counter(trace, process, "training loss" if name == "train_loss" else in_words(name), values)
@@ -161,7 +161,7 @@ def _write_counters(trace: _Trace, process: int, run: TracedRun) -> None:
 
 
 def _write_ranks(trace: _Trace, process: int, rows: Rows) -> None:
-    """The tracks of each rank, with its batch sizes and the staleness of its gradients."""
+    """Write the tracks of each rank, with its batch sizes and its gradients' staleness."""
     receiver = _receivers(rows)
     flows = {message: trace.flow() for message in np.flatnonzero(receiver >= 0).tolist()}
     delivered = _places(receiver)
@@ -179,14 +179,14 @@ def _write_ranks(trace: _Trace, process: int, rows: Rows) -> None:
 
 
 def _places(keys: Any) -> dict[int, Any]:
-    """The places of each key."""
+    """The indices of each key."""
     order = np.argsort(keys, kind="stable")
     found, first = np.unique(keys[order], return_index=True)
     return dict(zip(found.tolist(), np.split(order, first[1:]), strict=True))
 
 
 def _write_intervals(trace: _Trace, parent: int, name: str, rows: Rows, which: Any, flows: dict[int, int]) -> None:
-    """Intervals that overlap, such as messages to several workers, are on several tracks of one name, which Perfetto shows as one."""
+    """Write intervals. Overlapping ones, such as messages to several workers, are on several tracks of one name, which Perfetto merges."""
     free: list[tuple[float, int]] = []
     for place in which[np.argsort(rows.start[which], kind="stable")].tolist():
         start = max(0.0, float(rows.start[place]))
@@ -219,7 +219,7 @@ def _by_time(moments: Any, values: Any) -> Iterable[tuple[float, float]]:
 
 
 def _receivers(rows: Rows) -> Any:
-    """The rank that each message went to; -1 where the trace does not tell: a message of a worker, where there are local servers."""
+    """The rank that received each message. -1 if the trace does not show it: for a worker's message in methods with local servers."""
     found = rows.receiver.copy()
     servers = np.unique(rows.rank[~rows.of_workers])
     if len(servers) == 1:

@@ -1,4 +1,4 @@
-"""Where a report may be written."""
+"""Check the file of a report."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hetsim.results.reading.run_files import check_is_no_link
 
 
 def check_place(file: Path, option: str, ending: str) -> None:
-    """ValueError with one sentence if the file of this option does not end so, or no file can be written there."""
+    """Raise ValueError if the file of this option has another ending, or cannot be written."""
     if file.suffix.lower() != ending:
         raise ValueError(f"{option} {printable(str(file))} must end in {ending}")
     if not file.absolute().parent.is_dir():

@@ -1,1 +1,1 @@
-"""Searches by Optuna: the space that words span, trials, the processes that run them, and the command `hetsim-search`."""
+"""Searches by Optuna: the space in the arguments, trials, their processes, and the command `hetsim-search`."""

@@ -1,4 +1,4 @@
-"""What the journal of a search may hold: it may be a stranger's, and what it says of a trial becomes words that run it."""
+"""Check the journal of a search. It may come from somebody else, and its trials become arguments of runs."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from hetsim.results.reading.run_files import is_number
 from hetsim.sweeps.space import Space
 
 LEFT_BY_OPTUNA = "tpe:relative_params:"
-"""With what the notes begin that its sampler keeps in a trial."""
+"""The prefix of notes that Optuna's sampler keeps in a trial."""
 
 
 def check_trials(study: Any, space: Space, journal: Path) -> None:
-    """ValueError with one sentence for a trial that a search of this space does not leave.
+    """Raise ValueError for a trial that a search of this space does not write.
 
-    Optuna takes a trial that waits before it asks its sampler, with whatever keys it has; a search leaves none that waits.
+    Before Optuna asks its sampler, it takes a waiting trial, with any keys. A search writes no waiting trials.
     """
     for one in study.get_trials(deepcopy=False):
         done = one.state.name == "COMPLETE"
@@ -35,7 +35,7 @@ def check_trials(study: Any, space: Space, journal: Path) -> None:
 
 
 def _is_of(searched: Mapping[str, Any], key: str, value: Any) -> bool:
-    """Whether a value is one that the distribution of this key can have."""
+    """Whether the distribution of this key contains this value."""
     choices = getattr(searched[key], "choices", None)
     if choices is not None:
         return isinstance(value, str) and value in choices

@@ -1,4 +1,4 @@
-"""What a search optimises: a number of summary.json, or the time to a test accuracy."""
+"""The objective of a search: a number of summary.json, or the time to a test accuracy."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ OBJECTIVES = {
     **dict.fromkeys(("seconds", "staleness_mean", "staleness_max", "idle_share", "wall_seconds", "final.train_loss"), "minimize"),
     **dict.fromkeys(("updates_per_second", "samples_per_second", "num_updates", "num_samples", "final.test_accuracy"), "maximize"),
 }
-"""The numbers of a run, and the direction in which each is better."""
+"""The numbers of a run, and the better direction of each."""
 SECONDS_TO = re.compile(r"seconds_to_(0?\.\d+|1(?:\.0*)?)")
 OWN = re.compile(r"final\.\w+")
 DIRECTIONS = ("minimize", "maximize")
 
 
 def direction_of(objective: str, asked: str | None) -> str:
-    """The direction of a search: the one that is asked for, or the one in which the number is better.
+    """The direction of a search: the given one, or the better direction of the number.
 
-    ValueError with one sentence if no run has a number of this name, or it is one of the user's own and the direction is missing.
+    Raises ValueError for an unknown number, or for a metric of the user's own without a direction.
     """
     known = "minimize" if SECONDS_TO.fullmatch(objective) else OBJECTIVES.get(objective)
     if known is None and not OWN.fullmatch(objective):
@@ -37,7 +37,7 @@ def direction_of(objective: str, asked: str | None) -> str:
 
 
 def objective_value(objective: str, summary: Mapping[str, Any], run: Path) -> float | None:
-    """The number of a finished run that a search optimises; None if the run has none."""
+    """The objective of a finished run; None if the run lacks the number."""
     if within := SECONDS_TO.fullmatch(objective):
         return time_to(read_curve(run), accuracy=float(within[1]))
     found: Any = summary
@@ -47,9 +47,9 @@ def objective_value(objective: str, summary: Mapping[str, Any], run: Path) -> fl
 
 
 def on_the_way(objective: str, loss: float | None, accuracy: float | None) -> float | None:
-    """What an evaluation says of an objective that the end of the run will have; None if nothing.
+    """The value of an evaluation during a run that corresponds to the objective at its end; None without one.
 
-    In the objective's direction: of a time to an accuracy, the test error.
+    It has the objective's direction. For a time to an accuracy, it is the test error.
     """
     if SECONDS_TO.fullmatch(objective):
         return None if accuracy is None else 1 - accuracy

@@ -1,4 +1,4 @@
-"""A process that runs trials for a search, one after the other: lines of JSON in both directions, so nothing is unpickled."""
+"""A process that runs trials for a search, one by one. It exchanges JSON lines, so nothing is unpickled."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MODULE = "hetsim.searches.process"
 
 
 def run_in(pool: Pool, place: Place, words: Sequence[str], watch: Watch) -> float | None:
-    """As `trial.run`, in a process of this pool."""
+    """The same as `trial.run`, in a process of this pool."""
     with pool.borrowed() as process:
         process.fresh()
         process.write({"words": list(words), **asdict(place)})
@@ -35,7 +35,7 @@ def run_in(pool: Pool, place: Place, words: Sequence[str], watch: Watch) -> floa
 
 
 def main() -> None:
-    """The other end: each line of the input is a run, each line of the output an evaluation of it or what became of it."""
+    """The process's main function. Each input line is a run. Each output line is an evaluation or a result."""
     with answering() as answers:
 
         def tell(**message: object) -> None:

@@ -1,4 +1,4 @@
-"""A search for the best values of some keys by Optuna, which learns from each trial where to look next."""
+"""A search for the best values of keys by Optuna, which learns from each trial where to look next."""
 
 from __future__ import annotations
 
@@ -29,29 +29,29 @@ from hetsim.sweeps.pool import despite_losses
 from hetsim.sweeps.space import Space, chosen_words, other_words, parsed, same_words
 
 JOURNAL = "search.log"
-"""The file in a search's folder in which Optuna keeps its trials."""
+"""The file in a search's folder in which Optuna stores its trials."""
 MAX_TRIALS = 100_000
 REFUSED = 3
-"""So many trials that can all not be run, at the beginning, end a search: what was typed for all of them is wrong."""
+"""The number of refused trials at the beginning that ends a search, because its common arguments are then wrong."""
 SAMPLERS = ("tpe", "random")
 MAX_POINTS = 10**6
-"""Evaluations of one run: the steps of a trial's seeds follow each other."""
+"""The maximum number of evaluations of one run, because the steps of a trial's seeds are consecutive."""
 LAST = 10**12
 """The step at which all trials without a number are compared."""
 Run = Callable[[Sequence[str], Watch], float | None]
-"""What runs the words of a trial, here or in another process."""
+"""A function that runs a trial's arguments, in this process or another."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """What a search is asked for; the direction is that in which the objective is better, unless another is given."""
+    """The options of a search. By default, the direction is the better one of the objective."""
 
     words: tuple[str, ...]
     objective: str
     direction: str | None = None
     trials: int = 50
     processes: int | None = None
-    """How many trials run at a time; None is 1 on this machine, and on Ray one for each CPU of the cluster."""
+    """The number of simultaneous trials. None: 1 on this machine, and with Ray one for each CPU of the cluster."""
     sampler: str = "tpe"
     prune: bool = True
     config_dir: str | None = None
@@ -77,30 +77,30 @@ class Search:
     space: Space
     study: Any
     tell: Callable[[str], object] = print
-    """Called with a line for each trial that ends."""
+    """Called with a line for each finished trial."""
     _lock: threading.RLock = field(default_factory=threading.RLock)
     _stopped: bool = False
-    """Whether no more trials are asked for, as the search is interrupted."""
+    """Whether the search is interrupted and starts no more trials."""
 
     @property
     def trials(self) -> list[Any]:
-        """The trials that have ended, by their numbers."""
+        """The finished trials by number."""
         return [one for one in self.study.get_trials(deepcopy=False) if one.state.is_finished()]
 
     @property
     def best(self) -> Any:
-        """The best trial that has a number; None if there is none."""
+        """The best trial with a number; None without one."""
         counted = [one for one in self.trials if one.state.name == "COMPLETE"]
         pick = min if self.question.direction == "minimize" else max
         return pick(counted, key=lambda one: one.value) if counted else None
 
     @property
     def has_run(self) -> bool:
-        """Whether any trial could be run."""
+        """Whether any trial could run."""
         return any(one.state.name != "FAIL" for one in self.trials)
 
     def run(self) -> None:
-        """Ask and tell until there are enough trials. ValueError if none can be run: what was typed for all of them is wrong."""
+        """Run trials until there are enough. Raises ValueError if none can run, because the common arguments are then wrong."""
         folder = self.folder if self.question.engine == "local" else self.folder.absolute()
         place = Place(str(folder), self.question.config_dir, self.question.objective)
         question = self.question
@@ -131,7 +131,7 @@ class Search:
             return None if enough or self._stopped else self.study.ask(dict(self.space.searched))
 
     def _attempt(self, asked: Any, run: Run) -> None:
-        """Run a trial with every seed, and tell the study what became of it: the mean over the seeds."""
+        """Run a trial with every seed, and report the mean over the seeds to the study."""
         values: list[float] = []
         try:
             for index, seed in enumerate(self.space.seeds):
@@ -154,7 +154,7 @@ class Search:
             self._end(asked, "COMPLETE", None, math.fsum(values) / len(values))
 
     def _watch(self, asked: Any, index: int, values: Sequence[float]) -> Watch:
-        """Whether a run of a trial may still be part of the best: not if its clock has passed the best time, or if Optuna says so."""
+        """Whether a trial's run should continue: its clock has not passed the best time, and Optuna does not prune it."""
         if not self.question.prune:
             return lambda *_: True
         best, objective, num_seeds = self.best, self.question.objective, len(self.space.seeds)
@@ -188,11 +188,11 @@ class Search:
             self.tell(checks.printable(f"trial {asked.number}: {said} with {' '.join(chosen_words(self.values(asked)))}"))
 
     def words(self, one: Any) -> tuple[str, ...]:
-        """The function that runs a trial; the seed is chosen separately."""
+        """The arguments of a trial. The seed is chosen separately."""
         return (*self.space.fixed, *chosen_words(self.values(one)))
 
     def values(self, one: Any) -> dict[str, Any]:
-        """A trial's value of each key that is searched."""
+        """A trial's value of each searched key."""
         return {key: one.params[key] for key in self.space.searched}
 
     def table(self) -> str:
@@ -208,7 +208,7 @@ class Search:
 
 @contextlib.contextmanager
 def opened(question: Question, folder: Path) -> Iterator[Search]:
-    """The search in this folder, new or resumed; trials.csv is written at its end. ValueError if the folder holds another one."""
+    """The search in this folder, new or resumed. Its end writes trials.csv. Raises ValueError if the folder contains another search."""
     try:
         import optuna
     except ImportError:
@@ -281,12 +281,12 @@ def _study(question: Question, folder: Path) -> Any:
 
 
 def _differing(held: Any, asked: Any) -> str:
-    """What a journal holds, and what is asked instead; of words only those that differ."""
+    """The journal's question and the new one, with only those arguments that differ."""
     if isinstance(held, list) and isinstance(asked, list) and all(isinstance(word, str) for word in held):
         held, asked = (" ".join(other_words(*pair)) or None for pair in ((held, asked), (asked, held)))
     return f"{checks.shown(held)}, not {checks.shown(asked)}"
 
 
 def _agrees(key: str, held: Any, asked: Any) -> bool:
-    """Whether what a journal holds, which may be a stranger's, is what is asked."""
+    """Whether the journal, which may come from somebody else, and the new question agree in this key."""
     return bool(held == asked) or (key == "words" and same_words(held, asked))

@@ -1,4 +1,4 @@
-"""How a search has ended, as text."""
+"""The result of a search as text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hetsim.sweeps.space import chosen_words
 
 
 def told(search: Search) -> str:
-    """How a search has ended: its best trial, and the command that runs it."""
+    """The result of a search: its best trial, and the command that runs it."""
     best, question = search.best, search.question
     states = [one.state.name for one in search.trials]
     counts = f"{len(states)} trials, {states.count('PRUNED')} pruned, {states.count('FAIL')} failed, in {os.path.relpath(search.folder)}"

@@ -1,4 +1,4 @@
-"""One run of a search: composed, run in a folder of its own unless that holds it already, and its objective."""
+"""One run of a search: compose it, run it in its own folder unless it is finished there, and return its objective."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from hetsim.runtime.curve import Point
 from hetsim.searches.objective import objective_value
 
 Watch = Callable[[float, float | None, float | None], bool]
-"""Told the seconds, training loss and test accuracy of each evaluation of a simulated run; whether the run should continue."""
+"""Called with the seconds, training loss and test accuracy of each evaluation in a simulation. Returns whether the run continues."""
 
 
 class Pruned(Exception):
-    """A run was ended, as its trial will not be the best."""
+    """A run was ended because its trial cannot be the best."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where the runs of a search go, where their configs come from, and the number that the search is after."""
+    """The folders of a search's runs and configs, and its objective."""
 
     folder: str
     config_dir: str | None
@@ -33,9 +33,9 @@ class Place:
 
 
 def run(words: Sequence[str], place: Place, watch: Watch) -> float | None:
-    """The objective of the run that these words describe; None if it has no such number.
+    """Run these arguments, and return the objective; None if the run lacks this number.
 
-    Raises Pruned if `watch` ends the run, ValueError if the words describe none, and RunFailed if it began and failed.
+    Raises Pruned if `watch` ends the run, ValueError if the arguments are invalid, and RunFailed if the run began and failed.
     """
     config, _, typed = composed(words, config_dir=None if place.config_dir is None else Path(place.config_dir))
     entries = entries_of(config)

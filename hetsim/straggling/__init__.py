@@ -1,1 +1,1 @@
-"""Who is slow in a finished job, what that costs, and what the job would take if nobody were."""
+"""Find the slow ranks of a finished job, their cost, and the job's time without them."""

@@ -1,4 +1,4 @@
-"""All that there is to say of a job's stragglers."""
+"""All results about a job's stragglers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hetsim.straggling.replay import Replay, replay_or_none
 
 @dataclass(frozen=True)
 class Findings:
-    """The stragglers, and the replay of the job; None with a reason if it was not replayed."""
+    """The stragglers, and the replay of the job; None with a reason without a replay."""
 
     found: Found
     replay: Replay | None
@@ -25,12 +25,12 @@ class Findings:
 
     @property
     def verdict(self) -> str:
-        """Who is slow, what that costs and what would help."""
+        """A sentence: the slow ranks, their cost, and what would help."""
         return text.verdict(self.found, self.replay)
 
     @property
     def remarks(self) -> list[str]:
-        """What a reader should know, a clause each."""
+        """Remarks, a clause each."""
         return list(text.remarks(self.found, self.replay, self.why))
 
     def __str__(self) -> str:
@@ -38,13 +38,13 @@ class Findings:
 
 
 def find(places: Sequence[Path], *, replay: bool = True) -> Findings:
-    """The stragglers of the job at these places. ValueError with one sentence if there is none that can be read."""
+    """Find the stragglers of the job at these places. Raises ValueError if no job can be read."""
     stragglers = found(read_job(list(places)))
     return Findings(stragglers, *(replay_or_none(stragglers) if replay else (None, "")))
 
 
 def document(its: Findings) -> dict[str, Any]:
-    """The findings as JSON can hold them: times in seconds, shares from 0 to 1."""
+    """The findings as JSON data: times in seconds, shares from 0 to 1."""
     job, links = its.found.job, its.found.links
     return {
         "source": job.source,

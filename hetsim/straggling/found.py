@@ -1,7 +1,7 @@
-"""Which ranks of a job are slow, when, and what that costs.
+"""Find the slow ranks of a job, the times when they are slow, and their cost.
 
-With t the seconds of a rank in a step, log t is a level of the rank, plus a part that all ranks share in the step, plus the rest. A level
-above the median's is chronic slowness; a rest far above the noise is a spell, or one of several events with a period.
+Let t be the seconds of a rank in a step. log t is the sum of the rank's level, a part that all ranks share in the step, and a rest. A
+level above the median level is chronic slowness. A rest far above the noise is a spell, or one of several periodic events.
 """
 
 from __future__ import annotations
@@ -16,73 +16,73 @@ from numpy.typing import NDArray
 from hetsim.straggling.job import Floats, Job
 
 LEAST_SLOWDOWN = 1.1
-"""Times the median: less is no straggler, as in Lin et al., Understanding stragglers in large model training, OSDI 2025."""
+"""The minimum slowdown of a straggler over the median: Lin et al., Understanding stragglers in large model training, OSDI 2025."""
 LEAST_SPELL, LEAST_EVENT = 1.2, 1.5
-"""Times as long as usual: in the median of `WINDOW` steps, and in a single step."""
+"""The minimum factor on the usual time: for the median of `WINDOW` steps, and for a single step."""
 WINDOW = 5
 SURE_LEVEL, SURE_SPELL, SURE_EVENT = 5.0, 7.0, 5.0
-"""In standard errors of a level, in standard deviations of the medians of windows, and in those of single steps."""
+"""The minimum significance: in standard errors of a level, and in standard deviations of windows' medians and of single steps."""
 FEW = 10
-"""Steps for which an estimate of noise is doubled."""
+"""The number of steps at which a noise estimate is doubled. With more steps, the factor is smaller."""
 BLOCKS = 10
-"""Of consecutive steps: how much their levels differ says how sure a rank's level is where noise lasts for several steps."""
+"""The number of blocks of consecutive steps. The differences of their levels show the error of a rank's level under lasting noise."""
 COLD = 2
-"""The first steps, in which memory is allocated and kernels are chosen, are left out."""
+"""The number of first steps that are left out, because memory is allocated and kernels are chosen in them."""
 LEAST_EVENTS, LEAST_STEPS_OF_SPELL = 5, 3
 OFF_PERIOD = 0.05
-"""A gap is off the period by at most this share, or a step; one gap in five may be."""
+"""The maximum deviation of a gap from the period, as a fraction (or one step). One gap in five may deviate more."""
 TINY = 1e-9
 COMPUTING, LINKS, COLLECTIVES = "computing", "links", "all-reduce"
 
 
 @dataclass(frozen=True)
 class Spell:
-    """Steps from `first` to `last`, in which the work takes `factor` times as long as usual."""
+    """The steps from `first` to `last`, in which work takes `factor` times the usual time."""
 
     first: int
     last: int
     factor: float
     num_slow: int
-    """Steps of it that are slow: one between them need not be."""
+    """The number of its slow steps. A step between slow ones may be normal."""
 
 
 @dataclass(frozen=True)
 class Straggler:
-    """A rank whose computing or links are slow; rank None: the collectives of all."""
+    """A rank with slow computing or slow links. Rank None: the collectives of all ranks."""
 
     rank: int | None
     part: str
     slowdown: float
-    """Of its usual steps: times the median rank's. 1.0 if it is only slow now and then."""
+    """Its usual step's time, relative to the median rank's. 1.0 if the rank is only slow at times."""
     spells: tuple[Spell, ...]
     period: float | None
-    """Steps between the beginnings of its spells, if they are periodic."""
+    """The steps between the beginnings of its spells if they are periodic; else None."""
     cost: float | None = None
-    """The share of the job's time that would be saved if it were as fast as the median; None where only a simulation can tell."""
+    """The share of the job's time that it would save at the median speed; None if only a simulation can show it."""
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """Chronic, periodic, spells."""
+        """The kinds of slowness: chronic, periodic, spells."""
         often = ("periodic",) if self.period is not None else ("spells",) if self.spells else ()
         return (("chronic",) if self.slowdown > 1 else ()) + often
 
 
 @dataclass(frozen=True)
 class Judged:
-    """One matrix of seconds: levels of ranks, heat of each step, and what the steps would take at the median."""
+    """The result for one matrix of seconds: levels of ranks, heat of each step, and the steps' times at the median."""
 
     slowdown: Floats
-    """By rank: its usual step over the median rank's."""
+    """Each rank's usual step, relative to the median rank's."""
     heat: Floats
-    """By rank and step: times the median rank's usual step of this moment; NaN where there is none."""
+    """The factor of each step on the median rank's usual step at that time, by rank and step; NaN without a step."""
     healed: Floats
-    """Seconds of each step if its rank were as fast as the median, by rank and step."""
+    """The seconds of each step if its rank were as fast as the median, by rank and step."""
     stragglers: tuple[Straggler, ...]
 
 
 @dataclass(frozen=True)
 class Found:
-    """What there is to say of a job; `cost` is that of all stragglers together."""
+    """The results about a job. `cost` is the cost of all stragglers together."""
 
     job: Job
     computing: Judged
@@ -92,13 +92,13 @@ class Found:
 
 
 def lower_median(values: Floats) -> Floats:
-    """Along the first axis; of an even number the lower one of the two in the middle, as one of two ranks is the faster one."""
+    """The lower median along the first axis. Of two ranks, it is the faster one."""
     kept: Floats = np.sort(values, axis=0)[(len(values) - 1) // 2]
     return kept
 
 
 def judged(seconds: Floats, part: str) -> Judged:
-    """The stragglers among the rows of this matrix of seconds (ranks, steps)."""
+    """The stragglers among the rows of a matrix of seconds (ranks, steps)."""
     known = np.isfinite(seconds) & (seconds > 0)
     logs = np.log(np.where(known, np.maximum(seconds, TINY), 1.0))
     usual = np.median(logs[known]) if known.any() else 0.0
@@ -147,9 +147,10 @@ def _of_windows(rows: Floats) -> Floats:
 
 
 def _deviation(rows: Floats) -> Floats:
-    """Of each row around its median, by the median of absolute deviations.
+    """The deviation of each row around its median, from the median of absolute deviations.
 
-    A part of it went into the mean over few rows; and of few steps, the estimate may be too small by chance.
+    It is corrected for the part that the mean over few rows absorbs. It is enlarged if there are few steps, because it may be too small by
+    chance.
     """
     deviations = np.abs(rows - np.median(rows, axis=1, keepdims=True))
     lost = len(rows) / max(1, len(rows) - 1)
@@ -158,7 +159,7 @@ def _deviation(rows: Floats) -> Floats:
 
 
 def _levels_of_means(seconds: Floats, known: NDArray[np.bool_]) -> tuple[Floats, Floats]:
-    """By rank, the level of its mean step over the median rank's, and the standard error: some ranks stall often, as by a quota."""
+    """For each rank, its mean step's level relative to the median rank's, and its standard error. Some ranks stall often, as by a quota."""
     blocks = []
     for its, there in zip(*(np.array_split(each, min(BLOCKS, seconds.shape[1]), axis=1) for each in (seconds, known)), strict=True):
         sums, counts = np.where(there, its, 0.0).sum(axis=1), there.sum(axis=1)
@@ -172,7 +173,7 @@ def _levels_of_means(seconds: Floats, known: NDArray[np.bool_]) -> tuple[Floats,
 
 
 def _error_of_level(rows: Floats, noise: Floats) -> Floats:
-    """The standard error of each row's median: by the noise of steps, or by that from block to block if it is larger."""
+    """The standard error of each row's median, from the noise of steps or of blocks, whichever is larger."""
     blocks = [np.median(block, axis=1) for block in np.array_split(rows, min(BLOCKS, rows.shape[1]), axis=1)]
     slow = (1 + FEW / rows.shape[1]) * np.std(blocks, axis=0, ddof=1) / len(blocks) ** 0.5
     found: Floats = np.maximum(1.2533 * noise / rows.shape[1] ** 0.5, slow)
@@ -180,7 +181,7 @@ def _error_of_level(rows: Floats, noise: Floats) -> Floats:
 
 
 def _spells(rest: Floats, known: NDArray[np.bool_], noise: float, noise_of_windows: float) -> Iterator[Spell]:
-    """Runs of slow steps: each far above the noise, or in the median of a window."""
+    """Runs of slow steps. Each step, or the median of its window, is far above the noise."""
     lasting = _of_windows(rest[None, :])[0] > max(log(LEAST_SPELL), SURE_SPELL * noise_of_windows)
     lasting &= rest > log(LEAST_SPELL) / 2  # a window begins before its spell
     slow = (lasting | (rest > max(log(LEAST_EVENT), SURE_EVENT * noise))) & known
@@ -197,7 +198,7 @@ def _spells(rest: Floats, known: NDArray[np.bool_], noise: float, noise_of_windo
 
 
 def _period(spells: Sequence[Spell]) -> float | None:
-    """Steps between the beginnings of spells, if these are nearly equal."""
+    """The steps between the beginnings of spells, if these distances are nearly equal; else None."""
     if len(spells) < LEAST_EVENTS:
         return None
     gaps = np.diff([spell.first for spell in spells])
@@ -207,7 +208,7 @@ def _period(spells: Sequence[Spell]) -> float | None:
 
 
 def found(job: Job) -> Found:
-    """The stragglers of a job, those that cost most first."""
+    """The stragglers of a job, the most costly first."""
     computing = judged(job.computing, COMPUTING)
     if job.collectives is None:
         links = None if job.links is None else judged(job.links, LINKS)
@@ -231,6 +232,6 @@ def found(job: Job) -> Found:
 
 
 def _longest(seconds: Floats) -> Floats:
-    """Of each step."""
+    """The longest seconds of each step."""
     longest: Floats = np.nanmax(np.where(np.isfinite(seconds), seconds, 0.0), axis=0)
     return longest

@@ -1,4 +1,4 @@
-"""The job of a finished run of hetsim, simulated or measured, or of a script with a Team that writes a trace."""
+"""The job of a finished hetsim run, simulated or measured, or of a script whose Team writes a trace."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_SAMPLES = 10**12
 
 
 def read_run(run: Path) -> Job:
-    """The job of this folder; ValueError with one sentence if it holds none."""
+    """The job in this folder. Raises ValueError if it contains none."""
     summary = read_summary(run)
     check_has(run, summary, "method", "num_workers", "num_updates", "seconds", "workload")
     rows = read_rows(run, summary)
@@ -36,7 +36,7 @@ def read_run(run: Path) -> Job:
 
 
 def _allocation(config: Mapping[str, Any]) -> str:
-    """The choice of `allocation` in a config; even if it has none that ships."""
+    """The choice of `allocation` in a config; `even` if it is none of hetsim's."""
     coordination = config.get("coordination")
     entry = config.get("allocation") or (coordination.get("allocation") if isinstance(coordination, Mapping) else None)
     return choice("allocation", entry) if isinstance(entry, Mapping) else "even"
@@ -49,7 +49,7 @@ def _num_samples(config: Mapping[str, Any]) -> int | None:
 
 
 def _together(rows: Rows, gradients: Any, reduced: Any, told: Mapping[str, Any]) -> Job:
-    """All ranks make each version: a step is a version."""
+    """A job in which all ranks make each version. A step is a version."""
     updates = rows.of(UPDATE) & rows.of_workers
     versions = np.unique(rows.version[gradients])
     num_ranks, num_steps = rows.num_workers, len(versions)
@@ -77,7 +77,7 @@ def _together(rows: Rows, gradients: Any, reduced: Any, told: Mapping[str, Any])
 
 
 def _with_server(rows: Rows, gradients: Any, told: Mapping[str, Any]) -> Job:
-    """Each rank goes its own way: its step k is its k-th gradient, with its k-th messages to and from the server."""
+    """A job of independent ranks. A rank's step k is its k-th gradient, with its k-th messages to and from the server."""
     place = np.zeros(len(rows.rank), np.int64)
     sent = rows.of(MESSAGE) & rows.of_workers & (rows.nbytes > 0)
     received = rows.receiver >= 0

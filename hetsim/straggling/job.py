@@ -1,4 +1,4 @@
-"""What a trace says of a job, as arrays: the seconds of each rank in each step."""
+"""A trace of a job as arrays: the seconds of each rank in each step."""
 
 from __future__ import annotations
 
@@ -14,60 +14,60 @@ from hetsim.memory import check_fits
 Floats: TypeAlias = NDArray[np.float64]
 REMEDY = "take the trace of fewer steps"
 LEAST_STEPS = 5
-"""Steps of which something can be said."""
+"""The minimum number of steps for any result."""
 MAX_STEPS = 10**6
 BYTES_OF_A_CELL = 300
-"""What a step of a rank takes in memory while it is judged."""
+"""The bytes of memory for each rank's step during the analysis."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """The steps of a job, in order. Arrays have the shape (ranks, steps); NaN where a rank has no such step."""
+    """The steps of a job, in order. Arrays have the shape (ranks, steps), with NaN for missing steps."""
 
     source: str
     gradients: Floats
-    """Seconds of a rank's own computing before the collective."""
+    """The seconds of a rank's own computing before the collective."""
     updates: Floats
-    """Seconds of its own work after it."""
+    """The seconds of a rank's own work after the collective."""
     samples: Floats
-    """Of its gradients."""
+    """The samples of each gradient."""
     links: Floats | None = None
-    """Seconds of its messages to and from a server; None where ranks meet in collectives."""
+    """The seconds of a rank's messages to and from a server; None in jobs with collectives."""
     collectives: Floats | None = None
-    """Seconds of each step's collectives after the last rank has entered, shape (steps,); None for a job with a server."""
+    """The seconds of each step's collectives after the last rank's entry, shape (steps,); None for a job with a server."""
     seconds: float
-    """Of the whole job."""
+    """The seconds of the whole job."""
     nbytes: int
-    """Of a gradient."""
+    """The bytes of a gradient."""
     server_seconds: float = 0.0
-    """Of an update of the server."""
+    """The seconds of the server's update."""
     num_samples: int | None = None
-    """Of an epoch, where that is known."""
+    """The samples of an epoch; None if unknown."""
     method: str = "ddp"
     allocation: str = "even"
     has_samples: bool = True
-    """Whether the trace says how many samples a gradient has."""
+    """Whether the trace contains the samples of gradients."""
     capped_collectives: bool = False
-    """Whether the CPU quota of a rank also caps the thread that adds up its part of a collective."""
+    """Whether a rank's CPU quota also caps the thread that adds up its part of a collective."""
 
     @property
     def num_ranks(self) -> int:
-        """How many ranks there are, without servers."""
+        """The number of ranks, without servers."""
         return len(self.gradients)
 
     @property
     def num_steps(self) -> int:
-        """The most steps that a rank has made."""
+        """The maximum number of steps of a rank."""
         return int(self.gradients.shape[1])
 
     @cached_property
     def computing(self) -> Floats:
-        """Seconds of each rank's own work."""
+        """The seconds of each rank's own work."""
         return self.gradients + self.updates
 
 
 def check_size(what: str, num_ranks: int, num_steps: int) -> None:
-    """ValueError with one sentence for a trace in which nobody can be compared, or that is too large."""
+    """Raise ValueError for a trace that is too large, or has no ranks to compare."""
     if num_ranks < 2:
         raise ValueError(f"{what} has one rank, and a straggler is slower than others: give the trace of a job of several ranks")
     if num_steps < LEAST_STEPS:
@@ -78,7 +78,7 @@ def check_size(what: str, num_ranks: int, num_steps: int) -> None:
 
 
 def summed(ranks: Any, steps: Any, values: Any, shape: tuple[int, int]) -> Floats:
-    """The sums of these values by rank and step; NaN where there is none."""
+    """The sums of these values by rank and step; NaN without values."""
     found, count = np.zeros(shape), np.zeros(shape)
     np.add.at(found, (ranks, steps), values)
     np.add.at(count, (ranks, steps), 1)
@@ -86,7 +86,7 @@ def summed(ranks: Any, steps: Any, values: Any, shape: tuple[int, int]) -> Float
 
 
 def places(ranks: Any, moments: Any) -> NDArray[np.int64]:
-    """The place of each row among those of its rank, in order of these moments."""
+    """The index of each row among its rank's rows, in order of these times."""
     order = np.lexsort((moments, ranks))
     its = np.asarray(ranks)[order]
     first = np.r_[True, its[1:] != its[:-1]]

@@ -1,7 +1,7 @@
-"""The job of PyTorch profiler files (Kineto's chrome traces), one for each rank.
+"""Read a job from PyTorch profiler files (Kineto's chrome traces), one for each rank.
 
-A step is a `ProfilerStep#`. A rank waits where a collective is under way and none of its operations, or of its GPU's kernels, runs. All
-else of the step is its own work. The rank that waits least is the slow one, and its waiting is the time of the collectives themselves.
+A step is a `ProfilerStep#`. A rank waits while a collective is in progress and none of its operations or GPU kernels runs. The rest of the
+step is its own work. The rank that waits least is the slow one, and its waiting is the time of the collectives themselves.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from hetsim.straggling.job import Floats, Job, check_size
 
 ENDINGS = (".json", ".json.gz")
 MAX_BYTES = 2**30
-"""Of a file's text."""
+"""The maximum length of a file's text."""
 MEMORY_OF_A_BYTE = 8
-"""What a byte of JSON takes in memory while it is read."""
+"""The memory for each byte of JSON while it is read."""
 MAX_FILES = 4096
 STEP = re.compile(r"ProfilerStep#(\d{1,9})")
 COLLECTIVE = re.compile(r"(gloo|nccl|mpi|ucc|xccl):(?!(send|recv))\w*")
@@ -33,12 +33,12 @@ KERNEL = re.compile(r"nccl\w*(AllReduce|ReduceScatter|AllGather|Broadcast|Reduce
 REMEDY = "give the files that torch.profiler wrote, one for each rank"
 MICRO = 1e-6
 UNIT = 1024
-"""Samples of a rank's gradient, as the files have no number of them."""
+"""The assumed samples of a rank's gradient, because the files do not contain them."""
 
 
 @dataclass(frozen=True)
 class _File:
-    """A rank's steps: seconds of own work and of waiting by the number of the step."""
+    """A rank's steps: seconds of own work and of waiting, by the step's number."""
 
     path: Path
     rank: int
@@ -46,19 +46,19 @@ class _File:
     steps: dict[int, tuple[float, float]]
     first: float
     last: float
-    """When its steps began and ended, in seconds of the host's clock."""
+    """The beginning and end of its steps, in seconds of the host's clock."""
     nbytes: int
 
 
 def profiles_of(place: Path) -> list[Path]:
-    """The profiler files at this place: the file itself, or those in this folder."""
+    """The profiler files at this place: the file itself, or the files in this folder."""
     if place.is_dir():
         return sorted(path for path in place.iterdir() if path.name.endswith(ENDINGS) and path.name != "summary.json")
     return [place] if place.name.endswith(ENDINGS) else []
 
 
 def read_profiles(paths: Sequence[Path], source: str) -> Job:
-    """The job of these files; ValueError with one sentence if they are none of one job."""
+    """The job in these files. Raises ValueError if they do not belong to one job."""
     if len(paths) > MAX_FILES:
         raise ValueError(f"{source} has {len(paths)} files, and at most {MAX_FILES} are read: {REMEDY}")
     if len(paths) < 2:
@@ -116,7 +116,7 @@ def _read(path: Path) -> _File:
 
 
 def _text(path: Path) -> str:
-    """The text of a file, packed or not."""
+    """The text of a file, compressed or not."""
     if not path.name.endswith(".gz"):
         if path.is_file():
             check_fits(str(path), MEMORY_OF_A_BYTE * path.stat().st_size, "profile fewer steps")
@@ -136,7 +136,7 @@ def _text(path: Path) -> str:
 
 
 def _waiting(rows: Sequence[dict[str, Any]]) -> Floats:
-    """Intervals (start, end) in which a collective is under way and nothing else runs, in microseconds and order."""
+    """Intervals (start, end) in which a collective is in progress and nothing else runs, in microseconds and in order."""
     kernels = [event for event in rows if event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")]
     if any(KERNEL.search(event["name"]) for event in kernels):
         communicates, works = ([event for event in kernels if bool(KERNEL.search(event["name"])) is its] for its in (True, False))
@@ -149,7 +149,7 @@ def _waiting(rows: Sequence[dict[str, Any]]) -> Floats:
 
 
 def _union(events: Iterable[dict[str, Any]]) -> Floats:
-    """The intervals in which at least one of these events lasts."""
+    """The intervals in which at least one of these events is in progress."""
     spans = np.array(sorted((event["ts"], event["ts"] + event["dur"]) for event in events), float).reshape(-1, 2)
     if not len(spans):
         return spans
@@ -159,7 +159,7 @@ def _union(events: Iterable[dict[str, Any]]) -> Floats:
 
 
 def _without(spans: Floats, others: Floats) -> Floats:
-    """What is left of these intervals, which do not overlap, without the others."""
+    """These non-overlapping intervals without the others."""
     edges = [(moment, 0, sign) for its in spans.tolist() for moment, sign in zip(its, (1, -1), strict=True)]
     edges += [(moment, 1, sign) for its in others.tolist() for moment, sign in zip(its, (1, -1), strict=True)]
     inside, left, begun = [0, 0], [], None
@@ -172,14 +172,14 @@ def _without(spans: Floats, others: Floats) -> Floats:
 
 
 def _split(span: tuple[float, float], waiting: Floats) -> tuple[float, float]:
-    """Seconds of own work and of waiting within a step."""
+    """The seconds of own work and of waiting within a step."""
     first, last = span
     waits = float(np.maximum(0.0, np.minimum(waiting[:, 1], last) - np.maximum(waiting[:, 0], first)).sum())
     return MICRO * max(0.0, last - first - waits), MICRO * waits
 
 
 def _nbytes(event: dict[str, Any]) -> int:
-    """The bytes of an all-reduce as far as its arguments tell; 0 if not."""
+    """The bytes of an all-reduce from its arguments; 0 if unknown."""
     arguments = event.get("args")
     return 4 * max(_numbers(arguments.get("Input Dims")), default=0) if isinstance(arguments, dict) else 0
 

@@ -1,4 +1,4 @@
-"""The heat map of a job: rank by step, how many times as long as the median rank's usual step."""
+"""The heat map of a job: for each rank and step, the factor on the median rank's usual step."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from hetsim.straggling.found import Found
 from hetsim.straggling.job import Floats
 
 MOST_RANKS, MOST_STEPS = 256, 300
-"""Cells of the picture; of more ranks or steps, each cell has the slowest of some."""
+"""The maximum number of cells of the picture. With more ranks or steps, each cell shows the slowest of several."""
 DARKEST = 4.0
-"""Times as long: what is slower has the same colour."""
+"""The factor from which the colour does not change."""
 
 
 @own_style()
 def picture(found: Found) -> Any:
-    """A figure with a panel for computing, and one for links if there are any."""
+    """A figure with a panel for computing, and one for links if the job has any."""
     from matplotlib.figure import Figure
 
     panels = {"computing": found.computing.heat} | ({} if found.links is None else {"links": found.links.heat})
@@ -45,7 +45,7 @@ def picture(found: Found) -> Any:
 
 
 def _coarse(heat: Floats, most: int, *, axis: int) -> Floats:
-    """At most `most` cells along this axis, each with the largest value of its part; NaN where no value is known."""
+    """At most `most` cells along this axis, each with the largest value of its part; NaN if no value is known."""
     size = heat.shape[axis]
     begins = np.linspace(0, size, min(most, size) + 1).astype(int)[:-1]
     largest: Floats = np.maximum.reduceat(np.where(np.isfinite(heat), heat, -np.inf), begins, axis=axis)

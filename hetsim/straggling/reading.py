@@ -1,4 +1,4 @@
-"""From a place on disk to a job."""
+"""Read a job from the disk."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hetsim.straggling.kineto import profiles_of, read_profiles
 
 
 def read_job(places: list[Path]) -> Job:
-    """The job of a run's folder, of a folder with profiler files, or of these files. ValueError with one sentence if there is none."""
+    """The job in a run's folder, in a folder with profiler files, or in these files. Raises ValueError if there is none."""
     first = places[0]
     if len(places) == 1 and first.is_dir() and ((first / "summary.json").exists() or not profiles_of(first)):
         return read_run(first)

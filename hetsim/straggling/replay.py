@@ -1,6 +1,6 @@
-"""The job again, simulated: with a rank at the median, with another split of the batch, and without the rank.
+"""Replay the job in simulation: with a rank at the median, with another split of the batch, and without the rank.
 
-The cluster is that of `hetsim-calibrate --from-trace`, with spells at the moments of the trace.
+The cluster is the result of `hetsim-calibrate --from-trace`, with spells at the times of the trace.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ from hetsim.straggling.job import Floats, Job
 from hetsim.trust.shipped import choices
 
 MEASURING = ("dbs", "dbs_per_epoch", "optperf", "omnilearn", "lb_bsp")
-"""Allocations that follow the speeds of ranks."""
+"""Allocations that adapt to the ranks' speeds."""
 LEAST_STEPS, MOST_GRADIENTS = 300, 100_000
-"""Of a replay: a split by speeds needs some steps to settle."""
+"""The minimum steps and maximum gradients of a replay. A split by speeds needs some steps to settle."""
 MOST_HEALED = 4
-"""Stragglers that are replayed one by one."""
+"""The maximum number of stragglers that are replayed one by one."""
 MAX_RANKS = 1024
 
 
 @dataclass(frozen=True)
 class Replay:
-    """What the job would take otherwise; shares of the job's simulated time that would be saved."""
+    """The job's time under several changes, as shares of its simulated time that would be saved."""
 
     error: float
-    """Of the simulated seconds of a sample, relative to the trace."""
+    """The error of the simulated seconds per sample, relative to the trace."""
     saved: Mapping[str, float]
-    """By what is changed."""
+    """The saved shares by change."""
     remarks: tuple[str, ...] = ()
 
 
 def replayed(found: Found) -> Replay:
-    """Simulate the job and its variants. ValueError with one sentence if it cannot be simulated."""
+    """Simulate the job and its variants. Raises ValueError if that is impossible."""
     job = found.job
     if job.num_ranks > MAX_RANKS:
         raise ValueError(f"{job.source} has {job.num_ranks} ranks, and a replay at most {MAX_RANKS}: see the costs in the trace")
@@ -87,7 +87,7 @@ def replayed(found: Found) -> Replay:
 
 
 def _experiments(found: Found) -> tuple[Experiment, Experiment | None]:
-    """The job, and the job with its batch split by DBS if that says anything."""
+    """The job, and the job with a batch split by DBS; None instead if such a split makes no sense."""
     job = found.job
     steps = max(LEAST_STEPS, min(job.num_steps, MOST_GRADIENTS // job.num_ranks))
     together = job.collectives is not None
@@ -121,7 +121,7 @@ def _method(name: str) -> str:
 
 
 def _cluster(found: Found, folder: Path) -> dict[str, Any]:
-    """The cluster of the trace; files of slowdowns are written to the folder."""
+    """The cluster of the trace. Slowdowns are written to files in the folder."""
     job = found.job
     factors = np.ones_like(job.gradients)
     for each in found.computing.stragglers:
@@ -158,7 +158,7 @@ def _intervals(rank: Any, step: Any, seconds: Floats, size: Any) -> Intervals:
 
 
 def _begins(job: Job, rank: int) -> Floats:
-    """When each step of a rank begins, and when the last one ends."""
+    """The beginning of each step of a rank, and the end of the last one."""
     if job.collectives is not None:
         lasts = np.nanmax(job.computing, axis=0) + job.collectives
     else:
@@ -168,7 +168,7 @@ def _begins(job: Job, rank: int) -> Floats:
 
 
 def _changes(each: Straggler, begins: Floats) -> Iterator[tuple[float, float]]:
-    """The rows of a file of slowdowns: a moment, and the factor of all times from this moment on."""
+    """The rows of a slowdown file: a time, and the factor on all times from then on."""
     yield 0.0, 1.0
     for spell in each.spells:
         if begins[spell.last + 1] > begins[spell.first]:
@@ -177,7 +177,7 @@ def _changes(each: Straggler, begins: Floats) -> Iterator[tuple[float, float]]:
 
 
 def _healed(found: Found, config: Mapping[str, Any], stragglers: Sequence[Straggler]) -> Mapping[str, Any]:
-    """The cluster with these at the median: without their spells, and with the times of the rank in the middle."""
+    """The cluster with these stragglers at the median: without spells, and with the median rank's times."""
     healed = deepcopy(dict(config))
     nodes = healed["nodes"]
     for each in stragglers:
@@ -199,7 +199,7 @@ def _healed(found: Found, config: Mapping[str, Any], stragglers: Sequence[Stragg
 def _relieved(found: Found, config: Mapping[str, Any], ranks: Sequence[int | None]) -> Mapping[str, Any]:
     """The cluster whose all-reduce no longer waits for the quotas of these ranks.
 
-    All ranks add up equal parts, so under CPU quotas an all-reduce takes as many times as long as the slowest rank's gradient.
+    All ranks add up equal parts. So under CPU quotas, an all-reduce is slower by the same factor as the slowest rank's gradient.
     """
     slowdown = found.computing.slowdown
     if not found.job.capped_collectives or found.job.collectives is None:
@@ -212,7 +212,7 @@ def _relieved(found: Found, config: Mapping[str, Any], ranks: Sequence[int | Non
 
 
 def replay_or_none(found: Found) -> tuple[Replay | None, str]:
-    """The replay of a job with stragglers, or why there is none."""
+    """The replay of a job with stragglers; None and the reason without a replay."""
     if not found.stragglers:
         return None, ""
     with suppress(RunFailed):

@@ -1,4 +1,4 @@
-"""The findings in words: a verdict, a table of the ranks, and what would be saved."""
+"""The findings as text: a verdict, a table of the ranks, and possible savings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hetsim.straggling.found import COLLECTIVES, LINKS, Found, Straggler
 from hetsim.straggling.replay import Replay
 
 LEAST_COST = 0.01
-"""Share of the job's time: a rank with slow steps that costs less is in the table only."""
+"""A slow rank that costs less than this share of the job's time is only in the table."""
 MAX_ROWS, MAX_NAMED, MAX_SPELLS = 16, 3, 3
 
 
@@ -19,7 +19,7 @@ def share(value: float) -> str:
 
 
 def verdict(found: Found, replay: Replay | None) -> str:
-    """One sentence or two for each of the first stragglers, and what would help."""
+    """One or two sentences for each of the first stragglers, and what would help."""
     job = found.job
     if not found.stragglers:
         sends = "" if found.links is None else " and send"
@@ -72,12 +72,12 @@ def _helps(replay: Replay) -> str:
 
 
 def heads(found: Found) -> tuple[str, ...]:
-    """Of the table's columns."""
+    """The heads of the table's columns."""
     return "rank", "computing", *(() if found.links is None else ("links",)), "slow", "costs"
 
 
 def rows(found: Found) -> list[tuple[str, ...]]:
-    """The ranks of the table, the slow ones first."""
+    """The ranks in the table, the slow ones first."""
     by_rank: dict[int, list[Straggler]] = {}
     for each in found.stragglers:
         by_rank.setdefault(-1 if each.rank is None else each.rank, []).append(each)
@@ -97,7 +97,7 @@ def _row(found: Found, rank: int, its: Sequence[Straggler]) -> tuple[str, ...]:
 
 
 def remarks(found: Found, replay: Replay | None, why: str) -> Iterator[str]:
-    """What a reader should know."""
+    """Remarks for the reader."""
     job = found.job
     if job.collectives is not None:
         yield "a collective ends on all ranks together, so this trace does not show whose link is slow"
@@ -116,12 +116,12 @@ def _unequal(samples: Any) -> bool:
 
 
 def changes(replay: Replay | None) -> list[tuple[str, str]]:
-    """What would be saved, by what is changed."""
+    """The possible savings by change."""
     return [] if replay is None else [(change, share(saved)) for change, saved in replay.saved.items()]
 
 
 def text(found: Found, replay: Replay | None, why: str = "") -> str:
-    """All of it."""
+    """The complete text."""
     told = rows(found)
     lines = [verdict(found, replay), "", *_aligned([heads(found), *told[:MAX_ROWS]])]
     if (more := len(told) - MAX_ROWS) > 0:

@@ -1,1 +1,1 @@
-"""What ships with hetsim, and whose other code a config may name."""
+"""The classes and configs that ship with hetsim, and the other code that a config may name."""

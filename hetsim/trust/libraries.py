@@ -1,4 +1,4 @@
-"""What may be imported from the current folder, which may be a stranger's: nothing, unless Python itself imports from there.
+"""Keep imports away from the current folder, which may belong to somebody else, unless Python itself imports from there.
 
 PyTorch loads NVIDIA's cuSPARSELt, whose RUNPATH (`$ORIGIN:` in 0.8.1) has an empty part: the current folder. cuSPARSELt then looks there
 for the driver, libcuda.so.1. Matplotlib up to 3.10 evaluates Python in the matplotlibrc of the current folder. So every process that
@@ -24,10 +24,10 @@ OWN_FOLDER = Path(__file__).parents[1]
 
 
 class ImportedElsewhere(MetaPathFinder):
-    """Finds modules whose code runs while the current folder is another one."""
+    """Finds modules whose code runs while another folder is current."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """As Python's own finder; None for every other module."""
+        """The same as Python's own finder for these modules; None for every other module."""
         spec = PathFinder.find_spec(name, path, target) if name in ELSEWHERE else None
         if spec is None or spec.loader is None:
             return spec
@@ -44,15 +44,15 @@ class ImportedElsewhere(MetaPathFinder):
 
 
 def install() -> None:
-    """From now on, in this process."""
+    """Install the finder in this process."""
     if not any(isinstance(finder, ImportedElsewhere) for finder in sys.meta_path):
         sys.meta_path.insert(0, ImportedElsewhere())
 
 
 def check_plugins_are_installed() -> None:
-    """ValueError with one sentence if Hydra, which imports what is in folders called `hydra_plugins`, would find one that is not installed.
+    """Raise ValueError if Hydra would find a plugin that is not installed, because Hydra imports folders called `hydra_plugins`.
 
-    The current folder, or one that PYTHONPATH names, may hold a stranger's.
+    The current folder, or a folder in PYTHONPATH, may contain somebody else's.
     """
     spec = importlib.util.find_spec("hydra_plugins")
     for place in (spec.submodule_search_locations or ()) if spec is not None else ():
@@ -63,9 +63,9 @@ def check_plugins_are_installed() -> None:
 
 
 def keep_processes_out() -> None:
-    """Let the processes that this one starts import nothing from the current folder, unless this one does.
+    """Keep the processes that this one starts from importing from the current folder, unless this process does so.
 
-    ValueError if Python was told to ignore its environment variables, by which they learn it, or if this one would import plugins.
+    Raises ValueError if Python ignores its environment variables, which carry this setting, or if this process would import plugins.
     """
     check_plugins_are_installed()
     if {"", os.getcwd()} & set(sys.path):

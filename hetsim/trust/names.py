@@ -1,7 +1,7 @@
-"""Whose code a config may name: classes that ship with hetsim, torch.optim's, and classes and workloads of modules that the user trusts.
+"""The code that a config may name: classes of hetsim and torch.optim, and classes and workloads in modules that the user trusts.
 
-A `_target_` is looked up by the key at which it stands, and must be a public class of the kind that this key expects. A workload of the
-user's own is a public function that `hetsim.workload` decorates. `trust` names exact modules: no other module of the user's is imported.
+A `_target_` must be a public class of the kind that its key expects. A user's own workload is a public function with the decorator
+`hetsim.workload`. `trust` contains exact names of modules. No other module of the user is imported.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ TORCH_GROUPS = ("optimizer", "learning_rate_schedule")
 """The groups whose classes are torch.optim's instead of hetsim's."""
 OFFER = "write @hetsim.workload above a function that returns a hetsim.Training"
 MARK = "__hetsim_workload__"
-"""The attribute of a function that is decorated so."""
+"""The attribute of a decorated function."""
 
 
 def check_name(path: object, *, key: str, group: str, trust: Iterable[str] = ()) -> str:
-    """This name of a class, if a config may name it at this key. ValueError with one sentence if not; nothing is imported."""
+    """This class name, if a config may use it at this key. Raises ValueError otherwise. Nothing is imported."""
     if not isinstance(path, str) or not all(part.isidentifier() for part in path.split(".")):
         raise ValueError(f"{key}={path} is not the name of a class: give one such as {examples(group)[0]}")
     top = path.split(".")[0]
@@ -51,7 +51,7 @@ def check_name(path: object, *, key: str, group: str, trust: Iterable[str] = ())
 
 
 def resolve(path: str, *, key: str, group: str, kind: type, trust: Iterable[str] = ()) -> type:
-    """The class of this name, a subclass of `kind`. ValueError with one sentence if there is none, or it may not be named here."""
+    """The class with this name, a subclass of `kind`. Raises ValueError if it does not exist or may not be named here."""
     module, _, name = current_name(check_name(path, key=key, group=group, trust=trust)).rpartition(".")
     if f"{module}.{name}" in SHIPPED.get(group, ()):
         shipped: type = getattr(importlib.import_module(module), name)
@@ -67,7 +67,7 @@ def resolve(path: str, *, key: str, group: str, kind: type, trust: Iterable[str]
 
 
 def check_function(path: object, *, key: str, trust: Iterable[str] = ()) -> tuple[str, str]:
-    """The module of a workload, as in `mymodel:build`, and its name there. ValueError if it may not be named; nothing is imported."""
+    """The module and name of a workload, as in `mymodel:build`. Raises ValueError if it may not be named. Nothing is imported."""
     module, colon, name = path.partition(":") if isinstance(path, str) else ("", "", "")
     if not colon or not all(part.isidentifier() for part in (*module.split("."), name)):
         raise ValueError(f"{key}={path} is not the name of a function in a module: give one such as mymodel:build")
@@ -82,7 +82,7 @@ def check_function(path: object, *, key: str, trust: Iterable[str] = ()) -> tupl
 
 
 def resolve_function(path: str, *, key: str, trust: Iterable[str] = ()) -> FunctionType:
-    """The workload of this name; its module is imported. ValueError with one sentence if there is none, or it may not be named here."""
+    """The workload with this name. Imports its module. Raises ValueError if it does not exist or may not be named here."""
     found = _attribute(*check_function(path, key=key, trust=trust), f"{key}={path}")
     if not (isinstance(found, FunctionType) and hasattr(found, MARK)):
         raise ValueError(f"{key}={path} is not a workload: {OFFER}")
@@ -90,7 +90,7 @@ def resolve_function(path: str, *, key: str, trust: Iterable[str] = ()) -> Funct
 
 
 def _attribute(module: str, name: str, where: str) -> Any:
-    """What a trusted module, which is imported, has under this name. ValueError with one sentence if there is none."""
+    """The attribute of a trusted, imported module. Raises ValueError if it does not exist."""
     found = vars(_imported(module, where)).get(name)
     if found is None:
         raise ValueError(f"{where} is not there: {module} has no {name!r}, so correct the name")
@@ -98,7 +98,7 @@ def _attribute(module: str, name: str, where: str) -> Any:
 
 
 def _imported(module: str, where: str) -> ModuleType:
-    """The module, imported with the packages above it: their code runs. ValueError with one sentence if that fails."""
+    """The module, imported with its parent packages: their code runs. Raises ValueError if that fails."""
     try:
         for end in [at for at, letter in enumerate(f"{module}.") if letter == "."]:
             _check_found(module[:end])
@@ -115,11 +115,11 @@ def _imported(module: str, where: str) -> ModuleType:
 
 
 class _NotFound(Exception):
-    """Why Python would not import the module that the user means."""
+    """The reason why Python would not import the user's module."""
 
 
 def _check_found(module: str) -> None:
-    """_NotFound if there is no such module, or a folder takes its place; the packages above it are imported."""
+    """Raise _NotFound if the module does not exist, or a folder shadows it. The parent packages are imported."""
     if module in sys.modules:
         return
     try:
@@ -135,7 +135,7 @@ def _check_found(module: str) -> None:
 
 
 def check_trusted(trust: object) -> list[str]:
-    """The names of modules that the user trusts; ValueError with one sentence if the value is something else."""
+    """The names of trusted modules. Raises ValueError for other values."""
     if trust is None:
         return []
     if not isinstance(trust, list) or not all(isinstance(root, str) and all(map(str.isidentifier, root.split("."))) for root in trust):
@@ -144,12 +144,12 @@ def check_trusted(trust: object) -> list[str]:
 
 
 def argument_names(target: Callable[..., Any]) -> list[str]:
-    """The names of the arguments that this class or function takes."""
+    """The names of the arguments of this class or function."""
     return list(inspect.signature(target).parameters)
 
 
 def required_arguments(target: Callable[..., Any]) -> list[str]:
-    """The arguments that have no default."""
+    """The arguments without a default."""
     parameters = inspect.signature(target).parameters.items()
     return [name for name, each in parameters if each.default is each.empty and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
 
@@ -163,7 +163,7 @@ def _owner(group: str) -> str:
 
 
 def examples(group: str) -> tuple[str, ...]:
-    """Classes that a key of this group may name."""
+    """Classes that are allowed at a key of this group."""
     if group in TORCH_GROUPS:
         return (f"{TORCH}.SGD",) if group == TORCH_GROUPS[0] else (f"{TORCH}.lr_scheduler.StepLR",)
     return SHIPPED[group]

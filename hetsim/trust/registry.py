@@ -1,4 +1,4 @@
-"""The classes that ship, by the key of the config that expects one: the only classes of hetsim that a `_target_` may name."""
+"""The shipped classes by config key. A `_target_` may name no other classes of hetsim."""
 
 from __future__ import annotations
 
@@ -111,27 +111,27 @@ FIRST_NAMES = {
     "hetsim.workloads.data.torchvision.FashionMNIST": "hetsim.workloads.vision.FashionMNIST",
     "hetsim.workloads.data.torchvision.MNIST": "hetsim.workloads.vision.MNIST",
 }
-"""Classes that have moved: by the present name, the name in the configs of hetsim 0.1. A run's identity goes by it."""
+"""Moved classes: the name in hetsim 0.1's configs, by the present name. A run's identity uses the old name."""
 
 OTHER_NAMES = {
     "hetsim.sim.simulator.Simulator": "hetsim.sim.Simulator",
     "hetsim.dist.launch.Processes": "hetsim.distributed.Processes",
 }
-"""Present names, by other names that keep working. The configs of hetsim 0.1 did not use them."""
+"""Present names by other valid names. The configs of hetsim 0.1 did not use them."""
 
 _CURRENT = {**OTHER_NAMES, **{first: current for current, first in FIRST_NAMES.items()}}
 
 
 def first_name(path: Any) -> Any:
-    """The name that a class had first, by the name that it has now; any other value stays as it is."""
+    """A class's first name, by its present name. Other values are unchanged."""
     return FIRST_NAMES.get(path, path) if isinstance(path, str) else path
 
 
 def current_name(path: str) -> str:
-    """The name that a class has now, by the name that a config has for it."""
+    """A class's present name, by its name in a config."""
     return _CURRENT.get(path, path)
 
 
 def old_names() -> list[str]:
-    """Every name of a class that has moved, by which configs may still name it."""
+    """Every old name of a moved class, which configs may still use."""
     return list(_CURRENT)

@@ -1,4 +1,4 @@
-"""The configs that ship, and what a part of a resolved config is called there."""
+"""The shipped configs, and the shipped name of a part of a resolved config."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def configs() -> Path:
 
 
 def choice(group: str, entry: Mapping[str, Any]) -> str:
-    """The choice of a group that this part of a resolved config is, as one would type it.
+    """The choice of a group that this part of a resolved config corresponds to, as a user would type it.
 
-    A cluster or a workload has a name; else the choice with this class, and of several the one with the most of its values. A class of the
-    user's own is called by its own name in snake case.
+    A cluster or a workload has a name. Otherwise, it is the choice with this class, and among several the one with the most equal values. A
+    user's own class is named in snake case.
     """
     name, target = entry.get("name"), entry.get("_target_")
     if isinstance(name, str) or not isinstance(target, str):
@@ -39,7 +39,7 @@ def choice(group: str, entry: Mapping[str, Any]) -> str:
 
 
 def choices_with(group: str, key: str) -> str:
-    """'take GROUP=A or B, which has …' with the choices of a group whose configs have this key; an empty string if none has it."""
+    """'take GROUP=A or B, which has …' with the choices of a group whose configs have this key; an empty string without any."""
     *others, last = [choice for choice, keys in choices(group).items() if key in keys] or [""]
     return f"take {group}={', '.join(others)}{' or ' if others else ''}{last}, which has {key}" if last else ""
 
@@ -51,7 +51,7 @@ def is_group(name: str) -> bool:
 
 @cache
 def choices(group: str) -> dict[str, dict[str, Any]]:
-    """The shipped choices of a group, each with its keys; empty for what is no group."""
+    """The shipped choices of a group, each with its keys; empty for an unknown group."""
     if not is_group(group):
         return {}
     folder = configs() / group

@@ -1,4 +1,4 @@
-"""The arguments of a class as its source has them: nothing is imported, as torch would take seconds."""
+"""Read the arguments of a class from its source, because importing torch would take seconds."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pathlib import Path
 from hetsim.trust.registry import current_name
 
 MAX_HOPS = 5
-"""Modules that hand a class on, and classes above it that have its constructor."""
+"""The maximum number of modules that re-export a class, and of base classes with its constructor."""
 
 
 @lru_cache(maxsize=100)
 def written_arguments(path: str) -> Sequence[str] | None:
-    """The names of the arguments that a class of this dotted name takes; None if its source does not tell them."""
+    """The names of the arguments of a class with this dotted name; None if its source does not show them."""
     module, node = _found(path, MAX_HOPS)
     for _ in range(MAX_HOPS):
         if not isinstance(node, ast.ClassDef) or node.decorator_list:
@@ -34,13 +34,13 @@ def written_arguments(path: str) -> Sequence[str] | None:
 
 
 def is_missing(path: str) -> bool:
-    """Whether the source of the module is there, and defines nothing of this name."""
+    """Whether the module's source exists and does not define this name."""
     module, node = _found(path, MAX_HOPS)
     return node is None and _source(module) is not None
 
 
 def _found(path: str, hops: int) -> tuple[str, ast.ClassDef | ast.FunctionDef | None]:
-    """The module whose source has this class or function, and its definition there."""
+    """The module whose source contains this class or function, and the definition."""
     module, _, name = current_name(path).rpartition(".")
     source = _source(module) if hops else None
     for node in () if source is None else _tree(source).body:
@@ -54,7 +54,7 @@ def _found(path: str, hops: int) -> tuple[str, ast.ClassDef | ast.FunctionDef | 
 
 
 def _source(module: str) -> Path | None:
-    """The file of a module, by the folders of the package at its top, which is found and not imported."""
+    """The file of a module, found by the folders of its top package, which is not imported."""
     top, *parts = module.split(".")
     try:
         spec = importlib.util.find_spec(top)
