@@ -1,1 +1,1 @@
-"""Many runs by one command: jobs, launchers, and what they leave."""
+"""Many runs from one command: jobs, launchers, and their outputs."""

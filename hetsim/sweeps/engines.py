@@ -1,4 +1,4 @@
-"""Where the processes of a sweep, a search or an advice are: on this machine, or on the nodes of a Ray cluster."""
+"""The engines that run the processes of a sweep, a search or an advice: this machine, or the nodes of a Ray cluster."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from pathlib import Path
 from hetsim.sweeps.pool import LocalPool, Pool
 
 ENGINES = ("local", "ray")
-"""Where processes are."""
+"""The engines."""
 MAX_ON_RAY = 10_000
-"""Processes on a Ray cluster."""
+"""The maximum number of processes on a Ray cluster."""
 
 
 def check_engine(engine: str) -> None:
-    """ValueError with one sentence for an engine that does not exist."""
+    """Raise ValueError for an unknown engine."""
     if engine not in ENGINES:
         raise ValueError(f"engine must be {' or '.join(ENGINES)}, not {engine}")
 
 
 def check_processes(processes: int, engine: str = "local", name: str = "processes") -> None:
-    """ValueError with one sentence for more processes than this machine has cores, or a sweep of Ray's may have."""
+    """Raise ValueError for more processes than this machine's cores, or than the maximum with Ray."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     most, what = (cores, f"the {cores} cores of this machine") if engine == "local" else (MAX_ON_RAY, str(MAX_ON_RAY))
     if not 1 <= processes <= most:
@@ -31,9 +31,9 @@ def check_processes(processes: int, engine: str = "local", name: str = "processe
 
 @contextlib.contextmanager
 def opened_pool(engine: str, module: str, size: int | None, *, of: str, folder: Path | None = None) -> Iterator[Pool]:
-    """The processes of an engine, for a block. With `size=None` Ray has one for each CPU of its cluster.
+    """The processes of an engine, for a block. With `size=None`, Ray has one for each CPU of its cluster.
 
-    `folder` is where their runs go. Ray brings the files of a run there from a node that does not have this folder.
+    `folder` contains their runs. If a node does not have this folder, Ray copies its runs' files to it.
     """
     if engine == "ray":
         from hetsim.sweeps.ray_pool import RayPool, connected

@@ -1,4 +1,4 @@
-"""One run of a sweep in this process: as Hydra's `run_job` runs it, without what costs more than a small simulation."""
+"""One run of a sweep in this process: like Hydra's `run_job`, without steps that cost more than a small simulation."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def execute(
     context: HydraContext, task: TaskFunction, master: DictConfig, typed: Sequence[str],
     *, number: int, job_id: Any, sweep: str | None = None,
 ) -> JobReturn:  # fmt: skip
-    """Compose and run what was typed for a run, and return how it ended, without its configs. `sweep` is another folder for the runs.
+    """Compose and run the overrides of a run. Returns how it ended, without its configs. `sweep` is another folder for the runs.
 
-    Hydra's `run_job` copies the config three times, which it may, as it also serves programs that change it. Where Hydra is asked for
-    nothing else around a run (its own files, another folder, logging, variables, callbacks), the run gets a config of its own here.
+    Hydra's `run_job` copies the config three times, because it also serves programs that change it. If Hydra has nothing else to do around
+    a run (its own files, another folder, logging, variables, callbacks), the run gets its own config here.
     """
     whole = context.config_loader.load_sweep_config(master, [*typed])
     with open_dict(whole):

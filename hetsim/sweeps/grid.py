@@ -1,9 +1,9 @@
-"""A grid of values for each method of a sweep: each is swept over its own learning rates, say.
+"""A grid of values for each method of a sweep, for example its own learning rates.
 
     hetsim -m method=ssgd,asgd '+grid={ssgd: {learning_rate: [0.1, 0.2]}, asgd: {learning_rate: [0.01, 0.02], momentum: [0, 0.9]}}'
 
-or `+grid=rates`, with the same mapping in a file `grid/rates.yaml` of one's own folder of configs. Each run gets the words that would have
-been typed for it, so its folder is the same as without a grid.
+or `+grid=rates`, with the same mapping in a file `grid/rates.yaml` of one's own folder of configs. Each run gets the same overrides
+as if they were typed, so its folder is the same as without a grid.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ EXAMPLE = "as in '+grid={ssgd: {learning_rate: [0.1, 0.2]}}'"
 
 
 class Grid:
-    """For each method the words of each of its keys."""
+    """For each method, the overrides of each of its keys."""
 
     def __init__(self, config: DictConfig, loader: ConfigLoader) -> None:
-        """ValueError with one sentence if the config's `grid` is none."""
+        """Raise ValueError if the config's `grid` is invalid."""
         entries = OmegaConf.to_container(config, resolve=False)
         assert isinstance(entries, dict)
         grid = entries.get("grid")
@@ -49,13 +49,13 @@ class Grid:
             self.words[method] = {key: _words(f"grid.{method}.{key}", key, value) for key, value in flattened(keys)} if keys else {}
 
     def runs(self, typed: Sequence[str]) -> Iterator[list[str]]:
-        """The words of each run that these words become: those of the grid take the values that are not typed."""
+        """The overrides of each run for these typed overrides. The grid gives values for keys that were not typed."""
         own = self._of(typed)
         for added in itertools.product(*own.values()):
             yield [*typed, *added]
 
     def num_runs(self, typed: Sequence[str]) -> int:
-        """How many they are."""
+        """The number of runs."""
         number = 1
         for words in self._of(typed).values():
             number *= len(words)
@@ -68,7 +68,7 @@ class Grid:
 
 
 def is_of_grid(override: Override) -> bool:
-    """Whether a word says what the grid is; ValueError with one sentence for several grids."""
+    """Whether an override defines the grid. Raises ValueError for several grids."""
     if not re.match(r"grid(\.|$)", override.key_or_group):
         return False
     if override.is_sweep_override():
@@ -93,7 +93,7 @@ def _words(where: str, key: str, value: Any) -> list[str]:
 
 
 def _sweep(where: str, word: str) -> list[str]:
-    """What a text in Hydra's grammar stands for, such as "0.1,0.2" or "range(0,3)"."""
+    """The values of a text in Hydra's grammar, such as "0.1,0.2" or "range(0,3)"."""
     check_readable([word])
     override = parsed(word)
     if not override.is_sweep_override():

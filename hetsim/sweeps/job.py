@@ -30,7 +30,7 @@ from hetsim.results.writing.folder import remove_error, write_error
 from hetsim.sweeps.outcomes import Outcome
 
 failures: list[BaseException] = []
-"""Why the single run of this command failed; it has been reported. Hydra hands no return value of a single run to `main`."""
+"""The reported error of this command's single run. Hydra passes no return value of a single run to `main`."""
 
 
 """The `_target_` of backend=sim."""
@@ -38,7 +38,7 @@ ALREADY = "is there already"
 
 
 def job(config: DictConfig) -> Outcome | None:
-    """What Hydra calls: once for a single run; for each run of a sweep, perhaps in another process."""
+    """Hydra's task function. It is called for a single run, or for each run of a sweep, perhaps in another process."""
     settings = HydraConfig.get()
     folder = Path(settings.runtime.output_dir)
     if settings.mode == RunMode.MULTIRUN:
@@ -87,7 +87,7 @@ def _single_run(config: DictConfig, folder: Path) -> None:
 
 
 def _run_of_sweep(config: DictConfig, folder: Path) -> Outcome:
-    """Run it unless its folder holds it. A failure is reported here and in the folder, and does not stop the other runs."""
+    """Execute a run unless its folder contains its result. A failure is reported here and in the folder, and other runs continue."""
     from hetsim.config.start import start
 
     settings = HydraConfig.get()
@@ -126,7 +126,7 @@ def _run_of_sweep(config: DictConfig, folder: Path) -> Outcome:
 
 
 def finished_outcome(folder: Path, typed: Sequence[str], identity: str, sweep: DictConfig) -> Outcome | None:
-    """How the run of this identity ended, if this folder of the sweep holds it; None if it does not, or the run is to say what is wrong."""
+    """The outcome of the run with this identity, if its folder in the sweep contains it. None otherwise, or if the folder is a link."""
     if _link_to(Path(os.path.abspath(folder)), Path(os.path.abspath(sweep.hydra.sweep.dir))):
         return None
     summary = finished_summary(folder, identity)
@@ -139,12 +139,12 @@ def finished_outcome(folder: Path, typed: Sequence[str], identity: str, sweep: D
 
 
 def _link_to(folder: Path, sweep: Path) -> Path | None:
-    """The link through which the path to a run's folder leads out of the folder of its sweep, if there is one."""
+    """The first link in the path from the sweep's folder to a run's folder; None without a link."""
     return next((path for path in (folder, *folder.parents) if sweep in path.parents and path.is_symlink()), None)
 
 
 def typed_words() -> tuple[str, ...]:
-    """The overrides that were typed for this run, with their references as they are."""
+    """The typed overrides of this run, with unresolved references."""
     words = OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False)
     assert isinstance(words, list)
     return tuple(map(str, words))

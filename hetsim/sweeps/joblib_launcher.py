@@ -1,4 +1,4 @@
-"""Hydra's joblib launcher, whose processes get what all runs have in common only once."""
+"""Hydra's joblib launcher, which sends common data only once to each process."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from hetsim.sweeps.sent_runs import common_of, run_sent
 
 
 class Pool(JoblibLauncher):  # type: ignore[misc]
-    """`hydra/launcher=joblib`. Hydra's own sends its plugins' state with each run, and a process looks for all plugins again."""
+    """`hydra/launcher=joblib`. Hydra's own launcher sends its plugins' state with each run, and each process searches for plugins again."""
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        """How each of these runs ended."""
+        """Launch these runs. Returns how each ended."""
         assert self.config is not None
         assert self.hydra_context is not None
         assert self.task_function is not None
@@ -54,9 +54,9 @@ class Pool(JoblibLauncher):  # type: ignore[misc]
 
 @contextlib.contextmanager
 def _started_uninterrupted() -> Iterator[None]:
-    """While this lasts, joblib starts processes that hold Ctrl-C back but in a run: elsewhere it would be a traceback of joblib's.
+    """Within this context, processes that joblib starts ignore Ctrl-C except during a run. Elsewhere it would print joblib's traceback.
 
-    The sweep gets Ctrl-C, too, and ends them. If the sweep is killed, they end by themselves.
+    The sweep also receives Ctrl-C, and ends the processes. If the sweep is killed, they end by themselves.
     """
     launch = Popen._launch
 

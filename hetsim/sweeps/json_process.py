@@ -1,4 +1,4 @@
-"""A process of hetsim's own that answers lines of JSON by lines of JSON, so nothing is unpickled."""
+"""A hetsim process that answers JSON lines with JSON lines, so nothing is unpickled."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from hetsim.errors import RunFailed
 from hetsim.runtime.cores import share_cores
 
 USER = "HETSIM_USER"
-"""The variable that holds the end of a pipe which the system closes when the process's user ends, however it ends."""
+"""The variable with the end of a pipe. The system closes the pipe when the process's user ends, in any way."""
 LAST_SECONDS = 3.0
-"""How long a process may take to end the run that is under way in it."""
+"""The maximum time for a process to end its current run."""
 
 
 class JsonProcess:
-    """The end of it that its user holds. If it was killed, the next conversation is with a new one.
+    """The user's side of the process. After a kill, the next conversation uses a new process.
 
-    Each of them gets the message `first` before any other.
+    Each process receives the message `first` before any other.
     """
 
     def __init__(self, module: str, *, of: str, first: object = None) -> None:
@@ -57,7 +57,7 @@ class JsonProcess:
         self.close()
 
     def close(self) -> None:
-        """End the process, and the run that is under way in it, which removes what it has begun."""
+        """End the process and its current run, which removes its unfinished files."""
         self.let_go()
         try:
             self._process.wait(LAST_SECONDS)
@@ -77,17 +77,17 @@ class JsonProcess:
         self._process.kill()
 
     def fresh(self) -> None:
-        """Start another process, if this one has ended."""
+        """Start a new process if this one has ended."""
         if self._process.poll() is not None:
             self.close()
             self._process = self._started()
 
     def write(self, message: object) -> None:
-        """Send a line. If the process has ended, the line is lost and no answer follows."""
+        """Send a line. If the process has ended, the line is lost, and there is no answer."""
         _write(self._process, message)
 
     def read(self) -> dict[str, Any]:
-        """The next line; RunFailed if the process was killed."""
+        """The next line. Raises RunFailed if the process was killed."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
@@ -105,7 +105,7 @@ def _write(process: subprocess.Popen[str], message: object) -> None:
 
 @contextlib.contextmanager
 def answering() -> Iterator[TextIO]:
-    """In the process: the stream for its answers. The block is interrupted, and the process ends without a word, when its user lets go."""
+    """In the process: the stream for its answers. When its user ends, the block is interrupted, and the process ends silently."""
     share_cores()
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a user's own code prints is no answer

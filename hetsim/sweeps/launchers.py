@@ -1,4 +1,4 @@
-"""Hydra's launchers: for runs that are shorter than what Hydra does around each, and for jobs that run what was checked."""
+"""Hydra's launchers: for runs that are shorter than Hydra's work around each run, and for jobs that run only checked configs."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from hetsim.sweeps.sweeper import CombinationsSweeper
 
 
 class InThisProcess(BasicLauncher):
-    """`hydra/launcher=basic`: one run after the other."""
+    """`hydra/launcher=basic`: runs one by one."""
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        """How each of these runs ended."""
+        """Launch these runs. Returns how each ended."""
         assert self.config is not None
         assert self.hydra_context is not None
         assert self.task_function is not None
@@ -77,12 +77,12 @@ LATER: dict[str, Any] = {
     "hydra_plugins.hydra_submitit_launcher.submitit_launcher.LocalLauncher": _local,
     "hydra_plugins.hydra_submitit_launcher.submitit_launcher.SlurmLauncher": _slurm,
 }
-"""Launchers whose modules a single run does not import: Hydra calls what makes one."""
+"""Launchers whose modules a single run does not import. Hydra calls these functions to make them."""
 
 
 @contextlib.contextmanager
 def own_plugins() -> Iterator[None]:
-    """While this lasts, Hydra finds these classes under the names of its own, in its table of installed plugins."""
+    """Within this context, Hydra's table of installed plugins contains these classes under the names of Hydra's own."""
     installed = Plugins.instance().class_name_to_class
     before = dict(installed)
     installed[_name(BasicSweeper)] = CombinationsSweeper

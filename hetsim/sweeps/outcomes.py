@@ -1,4 +1,4 @@
-"""How the runs of a sweep ended, and the lines that report it after the sweep."""
+"""The outcomes of a sweep's runs, and the lines that report them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one run of a sweep ended."""
+    """The outcome of a sweep's run."""
 
     run: str
     typed: tuple[str, ...]
@@ -18,18 +18,18 @@ class Outcome:
     failure: str | None = None
 
     def to_json(self) -> str:
-        """As text, for another process."""
+        """The outcome as text, for another process."""
         return json.dumps(dataclasses.asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> Outcome:
-        """The outcome that `to_json` wrote."""
+        """The inverse of `to_json`."""
         entries = json.loads(text)
         return cls(**{**entries, "typed": tuple(entries["typed"])})
 
 
 def closing_line(outcomes: Sequence[Outcome], folder: str) -> str:
-    """How many runs are in the sweep's folder now, and how many were there before."""
+    """A line with the number of runs in the sweep's folder now, and the number of earlier ones."""
     there = sum(outcome.failure is None for outcome in outcomes)
     already = sum(outcome.already for outcome in outcomes)
     of = "" if there == len(outcomes) else f" of {len(outcomes)}"
@@ -37,7 +37,7 @@ def closing_line(outcomes: Sequence[Outcome], folder: str) -> str:
 
 
 def failure_lines(outcomes: Sequence[Outcome]) -> str:
-    """Each run that failed, with its sentence; empty if none did."""
+    """A line with the error of each failed run; empty without failures."""
     failed = [outcome for outcome in outcomes if outcome.failure is not None]
     lines = [f"hetsim: {len(failed)} of {len(outcomes)} runs failed:", *(f"  {outcome.run}: {outcome.failure}" for outcome in failed)]
     return "\n".join(lines) if failed else ""

@@ -1,4 +1,4 @@
-"""The processes that answer the questions of a search or an advice: on this machine, or on the nodes of a Ray cluster."""
+"""The processes that answer the questions of a search or an advice, on this machine or on the nodes of a Ray cluster."""
 
 from __future__ import annotations
 
@@ -11,41 +11,41 @@ from hetsim.errors import RunFailed
 from hetsim.sweeps.json_process import JsonProcess
 
 MAX_TRIES = 5
-"""Conversations that are begun for a question while nodes are lost: it may be the reason."""
+"""The maximum number of tries for a question while nodes are lost, because the question may cause the losses."""
 T = TypeVar("T")
 
 
 class NodeLost(RunFailed):
-    """The node of a process was lost, and the conversation with it: begin the conversation again, with another process."""
+    """A process's node was lost, and its conversation too. Begin the conversation again with another process."""
 
 
 class Conversation(Protocol):
-    """A process that answers each message by another one."""
+    """A process that answers each message."""
 
     def fresh(self) -> None:
-        """Start another process, if this one was killed."""
+        """Start a new process if this one was killed."""
 
     def write(self, message: object) -> None:
         """Send a message."""
 
     def read(self) -> dict[str, Any]:
-        """The answer; RunFailed if the process was killed, NodeLost if its node was lost."""
+        """The answer. Raises RunFailed if the process was killed, and NodeLost if its node was lost."""
 
 
 class Pool(Protocol):
-    """Processes; each has one conversation at a time."""
+    """A set of processes. Each has one conversation at a time."""
 
     size: int
-    """How many they are."""
+    """The number of processes."""
 
     def borrowed(self) -> contextlib.AbstractContextManager[Conversation]:
-        """The next idle process, for a block; RunFailed if the pool was ended."""
+        """The next idle process, for a block. Raises RunFailed if the pool has ended."""
 
     def kill(self) -> None:
-        """End what the processes do, without waiting."""
+        """End the processes' work, without waiting."""
 
     def close(self) -> None:
-        """End the processes, and the runs that are under way in them, which remove what they have begun."""
+        """End the processes and their current runs, which remove their unfinished files."""
 
 
 class LocalPool:
@@ -60,7 +60,7 @@ class LocalPool:
 
     @contextlib.contextmanager
     def borrowed(self) -> Iterator[JsonProcess]:
-        """As `Pool.borrowed`."""
+        """The same as `Pool.borrowed`."""
         process = self._idle.get()
         try:
             yield process
@@ -68,12 +68,12 @@ class LocalPool:
             self._idle.put(process)
 
     def kill(self) -> None:
-        """As `Pool.kill`."""
+        """The same as `Pool.kill`."""
         for process in self._all:
             process.kill()
 
     def close(self) -> None:
-        """As `Pool.close`."""
+        """The same as `Pool.close`."""
         for process in self._all:
             process.let_go()
         for process in self._all:
@@ -81,7 +81,7 @@ class LocalPool:
 
 
 def despite_losses(conversation: Callable[[], T]) -> T:
-    """What a conversation returns, begun again if its node is lost; NodeLost if that happens each time."""
+    """The result of a conversation, which is repeated if its node is lost. Raises NodeLost if that happens in each try."""
     for _ in range(MAX_TRIES - 1):
         with contextlib.suppress(NodeLost):
             return conversation()

@@ -1,6 +1,6 @@
-"""A process that makes runs of a sweep on a node of a Ray cluster: a line of JSON for each, and a line for how it ended.
+"""A process that executes a sweep's runs on a Ray node. It reads a JSON line for each run, and writes a line with its outcome.
 
-What Hydra needs comes from the process of the sweep, as a pickle. What goes back there is text.
+Hydra's data come from the sweep's process as a pickle. Only text is sent back.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from hetsim.sweeps.sent_runs import common_of, received, run_sent
 
 
 def sendable(launcher: Launcher, templates: Mapping[tuple[str, ...], Template]) -> str:
-    """What all runs of a launcher have in common, as the first line for this process: Hydra's state, and what the runs are composed of."""
+    """The common data of a launcher's runs as this process's first line: Hydra's state, and the templates of the configs."""
     return base64.b64encode(pickle.dumps((pickle.dumps(common_of(launcher)), dict(templates)))).decode()
 
 
 def main() -> None:
-    """The first line is what all runs have in common, each other line a run."""
+    """The process's main function. The first line contains the common data, and each other line is a run."""
     with answering() as answers:
         common, templates = pickle.loads(base64.b64decode(json.loads(sys.stdin.readline())))
         context, _, master = received(common)

@@ -1,4 +1,4 @@
-"""`hydra/launcher=ray`: the runs of a sweep on the nodes of a Ray cluster, or on a Ray of this machine."""
+"""`hydra/launcher=ray`: a sweep's runs on the nodes of a Ray cluster, or on a local Ray."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from hetsim.sweeps.record import SweepRecord
 
 
 class OnRay(Launcher):
-    """Each run is made once, in a process for each `num_cpus` CPUs and `num_gpus` GPUs; again, if its node is lost."""
+    """Executes each run once, or again if its node is lost. Each process has `num_cpus` CPUs and `num_gpus` GPUs."""
 
     def __init__(self, n_jobs: int | None, num_cpus: float, num_gpus: float) -> None:
         self.n_jobs, self.num_cpus, self.num_gpus = n_jobs, num_cpus, num_gpus
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
-        """As Hydra's launchers. ValueError with one sentence for what Ray cannot do."""
+        """Set up, as Hydra's launchers do. Raises ValueError for settings that Ray cannot fulfil."""
         check_installed()
         if self.n_jobs is not None:
             checks.whole("hydra.launcher.n_jobs", self.n_jobs)
@@ -42,7 +42,7 @@ class OnRay(Launcher):
         self.hydra_context, self.task_function, self.config = hydra_context, task_function, config
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        """How each of these runs ended."""
+        """Launch these runs. Returns how each ended."""
         setup_globals()
         configure_log(self.config.hydra.hydra_logging, self.config.hydra.verbose)
         folder = Path(str(self.config.hydra.sweep.dir)).absolute()
@@ -68,7 +68,7 @@ class OnRay(Launcher):
 
 
 class _Work:
-    """The runs of a sweep, which several threads give to processes."""
+    """A sweep's runs, which several threads pass to processes."""
 
     def __init__(self, pool: RayPool, folder: Path, runs: Iterator[tuple[int, Sequence[str]]]) -> None:
         self.pool, self.folder, self.runs = pool, folder, runs
@@ -76,7 +76,7 @@ class _Work:
         self._lock = threading.Lock()
 
     def run(self) -> None:
-        """One run after the other. RunFailed if the pool is ended."""
+        """Execute runs one by one. Raises RunFailed if the pool has ended."""
         while True:
             with self._lock:
                 number, typed = next(self.runs, (None, ()))
@@ -105,7 +105,7 @@ class _Work:
 
 
 def _kept(outcome: Outcome) -> JobReturn:
-    """The outcome of a run, in the record of the sweep."""
+    """The outcome of a run, recorded for the sweep."""
     assert SweepRecord.current is not None
     SweepRecord.current.outcomes.append(outcome)
     return JobReturn(overrides=[*outcome.typed], status=JobStatus.COMPLETED, _return_value=outcome)

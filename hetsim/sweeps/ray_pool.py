@@ -1,7 +1,6 @@
 """The processes of a sweep, a search or an advice on the nodes of a Ray cluster.
 
-A node that is lost takes its processes with it: their questions are asked again elsewhere, and another process is started as soon as there
-is room for it.
+If a node is lost, its processes are lost too. Other processes answer their questions, and a new process starts as soon as there is room.
 """
 
 from __future__ import annotations
@@ -32,26 +31,26 @@ from hetsim.version import __version__
 
 MISSING = "Ray is not installed: install hetsim[ray], as in pip install 'hetsim[ray]'"
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Whose handlers Ray replaces, or may replace."""
+"""Signals whose handlers Ray replaces, or may replace."""
 CLOSE_SECONDS = 3.5
-"""How long the processes may take to end the runs that are under way."""
+"""The maximum time for processes to end their current runs."""
 MAX_LOSSES = 20
-"""Processes lost one after the other before any answers: then something else is wrong than a node."""
+"""The number of consecutively lost processes without an answer that ends the pool, because the cause is then no node."""
 MAX_FOLDER = 40
-"""Letters of the folder of Ray's sockets, whose names the system limits."""
+"""The maximum length of the folder of Ray's sockets, because the system limits their names."""
 
 
 def check_installed() -> None:
-    """ValueError with one sentence if Ray is not installed."""
+    """Raise ValueError if Ray is not installed."""
     if importlib.util.find_spec("ray") is None:
         raise ValueError(MISSING)
 
 
 @contextlib.contextmanager
 def connected(num_cpus: float = 0) -> Iterator[None]:
-    """Connected to the cluster of RAY_ADDRESS, or else to a Ray of this machine, with so many CPUs at least, that ends with the block.
+    """A connection for a block: to the cluster of RAY_ADDRESS, or else to a local Ray with at least `num_cpus` CPUs.
 
-    A script that has connected itself stays connected. ValueError with one sentence if there is no such cluster.
+    A script that has connected by itself stays connected. Raises ValueError if the cluster does not exist.
     """
     check_installed()
     if "ray" not in sys.modules:
@@ -100,7 +99,7 @@ def _restore(handlers: Mapping[signal.Signals, Any]) -> None:
 
 
 class RayProcess:
-    """A process on a node, as one that is on this machine."""
+    """A process on a node, with the interface of a local one."""
 
     def __init__(self, actor: Any, folder: Path | None) -> None:
         self.actor = actor
@@ -108,14 +107,14 @@ class RayProcess:
         self._message: object = None
 
     def fresh(self) -> None:
-        """As `Conversation.fresh`: its node does it."""
+        """The same as `Conversation.fresh`, done by the node."""
 
     def write(self, message: object) -> None:
-        """As `Conversation.write`."""
+        """The same as `Conversation.write`."""
         self._message = message
 
     def read(self) -> dict[str, Any]:
-        """As `Conversation.read`. The files of a run that has ended are in the folder then."""
+        """The same as `Conversation.read`. The files of a finished run are then in the folder."""
         import ray
 
         try:
@@ -134,7 +133,7 @@ class RayProcess:
 
 
 class RayPool:
-    """One process for each CPU of the cluster, or as many as are asked for and there is room for."""
+    """One process for each CPU of the cluster, or the given number as far as there is room."""
 
     def __init__(
         self, module: str, size: int | None, *, of: str, folder: Path | None, first: object = None, num_cpus: float = 1, num_gpus: float = 0
@@ -152,10 +151,10 @@ class RayPool:
         self._lock = threading.Lock()
         self._actors: set[Any] = set()
         self._placed: set[Any] = set()
-        """Those that have a process; the others wait for room."""
+        """The actors with a process. The others wait for room."""
         self._losses = 0
         self.ended: Exception | None = None
-        """Why there are no more conversations."""
+        """The reason why there are no further conversations; None while there are."""
         if self._mark is not None:
             write_text(self._mark, "")
         for _ in range(self.size):
@@ -173,7 +172,7 @@ class RayPool:
         ready.future().add_done_callback(lambda future: self._ready(actor, future))
 
     def _ready(self, actor: Any, future: Any) -> None:
-        """An actor has its process, or has none."""
+        """Called when an actor has its process, or has failed to start it."""
         import ray
 
         try:
@@ -207,7 +206,7 @@ class RayPool:
 
     @contextlib.contextmanager
     def borrowed(self) -> Iterator[RayProcess]:
-        """As `Pool.borrowed`. A process that the block loses is replaced."""
+        """The same as `Pool.borrowed`. A process that is lost in the block is replaced."""
         process = self._idle.get()
         if process is None or self.ended is not None:
             self._idle.put(None)  # for the next
@@ -224,7 +223,7 @@ class RayPool:
         self._idle.put(process)
 
     def kill(self) -> None:
-        """As `Pool.kill`."""
+        """The same as `Pool.kill`."""
         import ray
 
         self._end(RunFailed("the processes were ended"))
@@ -232,7 +231,7 @@ class RayPool:
             ray.kill(actor)
 
     def close(self) -> None:
-        """As `Pool.close`."""
+        """The same as `Pool.close`."""
         import ray
 
         self._end(RunFailed("the processes were ended"))
@@ -248,7 +247,7 @@ class RayPool:
 
 
 def _room(num_cpus: float, num_gpus: float) -> int:
-    """How many processes fit on the nodes. ValueError with one sentence if none does."""
+    """How many processes fit on the nodes. Raises ValueError if none fits."""
     import ray
 
     total = 0

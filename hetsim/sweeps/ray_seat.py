@@ -1,6 +1,6 @@
-"""What Ray starts on a node: an actor that holds a process of hetsim's own, and passes lines of JSON on to it and back.
+"""An actor that Ray starts on a node. It owns a hetsim process, and passes JSON lines to it and back.
 
-The process is the same as on one machine, and ends in the same way: when the actor ends, however it ends, a pipe closes.
+The process is the same as a local one. It also ends in the same way: when the actor ends, in any way, a pipe closes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hetsim.version import __version__
 
 
 class Seat:
-    """The place for one process at a time on a node."""
+    """Owns one process at a time on a node."""
 
     def __init__(self) -> None:
         self._process: JsonProcess | None = None
@@ -28,7 +28,7 @@ class Seat:
         self._stack = contextlib.ExitStack()
 
     def start(self, module: str, of: str, first: object, version: str, where: str, imports_there: bool, mark: str | None) -> str | None:
-        """Start the process; a sentence if this node cannot run what its user asks for.
+        """Start the process. Returns a sentence if this node cannot run it.
 
         Args:
             module: the module that the process runs.
@@ -51,7 +51,7 @@ class Seat:
         return None
 
     def converse(self, message: dict[str, Any] | bool) -> tuple[str | None, str | None, list[Sent]]:
-        """The process's answer as JSON, or why there is none, and the files of the run that has ended."""
+        """The process's answer as JSON, or the reason without one, and the files of the finished run."""
         assert self._process is not None
         if isinstance(message, dict):  # a question; other messages are part of a conversation
             self._process.fresh()
@@ -66,7 +66,7 @@ class Seat:
             return None, str(error), []
 
     def close(self) -> None:
-        """End the process, and the run that is under way in it."""
+        """End the process and its current run, which removes its unfinished files."""
         if self._process is not None:
             self._process.close()
         self._stack.close()

@@ -1,4 +1,4 @@
-"""The callback by which hetsim takes part in Hydra's sweeps: it records how the runs ended."""
+"""The callback with which hetsim takes part in Hydra's sweeps. It records how the runs ended."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from hetsim.sweeps.sweep_size import check_sweep_size
 
 AGAIN = "the same command with the same hydra.sweep.dir runs what is missing"
 LOCK_SECONDS = (0.1, 0.3, 0.6)
-"""Pauses in which the system releases the locks of processes that were killed."""
+"""Pauses in which the system releases the locks of killed processes."""
 RESUME = "add hydra.sweep.dir={folder} to resume"
 
 
 class Refused(SystemExit):
-    """A sweep that is refused before its first run. Of what a callback raises, Hydra turns every Exception into a warning."""
+    """A sweep that is refused before its first run. It is no Exception, because Hydra turns a callback's Exceptions into warnings."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(1)
@@ -52,7 +52,7 @@ class SweepRecord(Callback):
     """
 
     current: ClassVar[SweepRecord | None] = None
-    """The record of this process's sweep; None in a single run, and in the processes that a launcher starts."""
+    """The record of this process's sweep; None in a single run, and in a launcher's processes."""
 
     def __init__(self) -> None:
         self.folder: str | None = None
@@ -60,7 +60,7 @@ class SweepRecord(Callback):
         self._files: Path | None = None
 
     def on_run_start(self, config: DictConfig, **_: Any) -> None:
-        """Refuse a folder with links, if Hydra writes files of its own there."""
+        """Refuse a folder with links if Hydra writes its own files there."""
         try:
             if not is_plain(config):
                 check_no_links(Path(config.hydra.run.dir).absolute())
@@ -68,7 +68,7 @@ class SweepRecord(Callback):
             raise Refused(error) from None
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
-        """Check how large the sweep is and where its files go, before anything is launched."""
+        """Check the sweep's size and its folders before the launch."""
         try:
             check_sweep_size(config.hydra)
             self.folder = os.path.relpath(config.hydra.sweep.dir)
@@ -95,13 +95,13 @@ class SweepRecord(Callback):
         SweepRecord.current = self
 
     def on_job_start(self, config: DictConfig, **_: Any) -> None:
-        """Show no progress bars in other processes: they would overwrite each other."""
+        """Disable progress bars in other processes, because they would overwrite each other."""
         if self._is_a_copy:
             outlive_readers("hetsim")
             os.environ["TQDM_DISABLE"] = "1"
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **_: Any) -> None:
-        """Keep the outcome of a run of a sweep, where `report` finds it."""
+        """Record the outcome of a sweep's run for `report`."""
         if self._files is None or job_return.status != JobStatus.COMPLETED:
             return
         if not self._is_a_copy:
@@ -113,7 +113,7 @@ class SweepRecord(Callback):
             job_return.status, job_return.return_value = JobStatus.FAILED, error  # Hydra raises it in the process of the command
 
     def ended(self) -> list[Outcome]:
-        """How the runs ended; ValueError with one sentence if there are none."""
+        """The outcomes of the runs. Raises ValueError without any."""
         assert self._files is not None
         written = sorted(self._files.glob("*.json"), key=lambda path: int(path.stem))
         outcomes = [*self.outcomes, *(Outcome.from_json(path.read_text(encoding="utf-8")) for path in written)]
@@ -122,7 +122,7 @@ class SweepRecord(Callback):
         return outcomes
 
     def report(self) -> bool:
-        """Print how the runs ended; whether all of them succeeded."""
+        """Print the outcomes. Returns whether all runs succeeded."""
         assert self.folder is not None
         try:
             outcomes = self.ended()
@@ -138,7 +138,7 @@ class SweepRecord(Callback):
         return not failures
 
     def remove_unfinished(self) -> None:
-        """Remove what runs that a signal ended have begun. Those of other processes have been killed, or still run, as on a cluster."""
+        """Remove unfinished files of runs that a signal ended. Runs in other processes were killed, or still run, as on a cluster."""
         assert self.folder is not None
         for pause in (0.0, *LOCK_SECONDS):
             time.sleep(pause)
@@ -147,7 +147,7 @@ class SweepRecord(Callback):
                     abandon(path.parent)
 
     def close(self) -> None:
-        """Remove the files of the outcomes; the command is at its end."""
+        """Remove the files of the outcomes at the end of the command."""
         SweepRecord.current = None
         if self._files is not None:
             shutil.rmtree(self._files, ignore_errors=True)
@@ -160,7 +160,7 @@ class SweepRecord(Callback):
 
 
 def launch_failure(error: Exception) -> RunFailed:
-    """An error that broke off a sweep, as a sentence that says how to resume."""
+    """The error that ended a sweep early, as a sentence that shows how to resume."""
     if isinstance(error, BrokenProcessPool):
         return RunFailed(f"a worker process was killed, perhaps for lack of memory: {AGAIN}")
     if isinstance(error, RuntimeError) and type(error).__module__.startswith("submitit"):

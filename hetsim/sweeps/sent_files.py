@@ -1,6 +1,6 @@
-"""The files of runs that were made on a node which does not have the sweep's folder: read there, written here.
+"""Copy the files of runs from a node without the sweep's folder to that folder.
 
-Only files that a run may leave are sent, and only up to a size. What arrives is written below the sweep's folder alone, by these names.
+Only a run's own files are sent, up to a maximum size. They are written only below the sweep's folder, under these names.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ ERROR = "error.txt"
 """The file of a run that failed."""
 NAMES = (*FILES, ERROR)
 MAX_BYTES = 1 << 30
-"""Of the files of a run together."""
+"""The maximum size of a run's files together."""
 MAX_ERROR_BYTES = 1 << 20
 MAX_DEPTH = 8
-"""Folders between that of the sweep and that of a run, as `hydra.sweep.subdir` may name several."""
+"""The maximum number of folders between a sweep and a run, because `hydra.sweep.subdir` may contain several."""
 Sent = tuple[str, dict[str, bytes]]
-"""The name of a run's folder below that of its sweep, and its files."""
+"""A run's folder relative to its sweep, and its files."""
 
 
 def packed(scratch: Path) -> list[Sent]:
-    """The files of all runs below this folder, which is empty afterwards. RunFailed with one sentence if a run's are too large."""
+    """Read and remove the files of all runs below this folder. Raises RunFailed if a run's files are too large."""
     found = []
     try:
         for folder in sorted({path.parent for path in scratch.rglob("*") if path.name in NAMES and not path.is_symlink()}):
@@ -48,7 +48,7 @@ def packed(scratch: Path) -> list[Sent]:
 
 
 def unpack(sent: object, sweep: Path) -> None:
-    """Write the files of runs below the folder of their sweep. RunFailed with one sentence for files that no run leaves."""
+    """Write the files of runs below their sweep's folder. Raises RunFailed for files that no run writes."""
     for name, files in _checked(sent):
         folder = sweep / name
         for place in (folder, *folder.parents):

@@ -1,4 +1,4 @@
-"""Runs of a sweep in processes that a launcher keeps: what all runs have in common is sent and read once for each process."""
+"""Execute a sweep's runs in a launcher's long-lived processes. The common data are sent and read once for each process."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from hetsim.sweeps.execute import execute
 
 
 def common_of(launcher: Launcher) -> tuple[Any, ...]:
-    """What all runs of this launcher have in common, to be pickled."""
+    """The common data of this launcher's runs, to be pickled."""
     its: Any = launcher
     return its.hydra_context, its.task_function, its.config, Singleton.get_state()["instances"], os.getpid(), os.getcwd()
 
 
 def run_sent(common: bytes, typed: Sequence[str], template: Template | None, number: int, *, sweep: str | None = None) -> JobReturn:
-    """Run what was typed for a run, in this process; `sweep` as in `execute`."""
+    """Execute a run's overrides in this process. `sweep` is as in `execute`."""
     with provenance.installed():
         context, task, master = received(common)
         if template is not None:
@@ -42,7 +42,7 @@ def run_sent(common: bytes, typed: Sequence[str], template: Template | None, num
 
 @lru_cache(maxsize=1)
 def received(pickled: bytes) -> tuple[HydraContext, TaskFunction, DictConfig]:
-    """What all runs of a sweep have in common, made known to Hydra in this process."""
+    """The common data of a sweep's runs. Hydra in this process then uses them."""
     context, task, master, instances, sender, where = pickle.loads(pickled)
     if os.getpid() != sender:  # a pool of one process has none but this one
         with contextlib.suppress(OSError):  # a node may lack the folder; a process of a pool may have served a sweep from another one

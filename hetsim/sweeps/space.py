@@ -1,4 +1,4 @@
-"""What a search varies, read from words in Hydra's grammar: intervals, ranges and lists of values."""
+"""The space of a search, read from arguments in Hydra's grammar: intervals, ranges and lists of values."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ DIGITS = 4
 
 @dataclass(frozen=True)
 class Space:
-    """The words that every run has, the distribution of each key that is searched, and the seeds that every trial runs."""
+    """The arguments of every run, the distribution of each searched key, and the seeds of every trial."""
 
     fixed: tuple[str, ...]
     searched: Mapping[str, Any]
     seeds: tuple[str, ...]
 
     def words(self, values: Mapping[str, Any], seed: str) -> tuple[str, ...]:
-        """The words of the run of a trial with these values and this seed."""
+        """The arguments of a trial's run with these values and this seed."""
         return (*self.fixed, *chosen_words(values), f"seed={seed}")
 
 
 def chosen_words(values: Mapping[str, Any]) -> tuple[str, ...]:
-    """A trial's values as one would type them."""
+    """A trial's values as a user would type them."""
     return tuple(f"{key}={value:.{DIGITS}g}" if isinstance(value, float) else f"{key}={value}" for key, value in values.items())
 
 
 def parsed(words: Sequence[str]) -> Space:
-    """The space that words span; ValueError with one sentence if they span none."""
+    """The space of these arguments. Raises ValueError if they give no values to search."""
     fixed: list[str] = []
     searched: dict[str, Any] = {}
     seeds: tuple[str, ...] = ("0",)
@@ -56,18 +56,18 @@ def parsed(words: Sequence[str]) -> Space:
 
 
 def same_words(one: Any, other: Sequence[str]) -> bool:
-    """Whether these are words, and mean the same: in any order, with numbers written in any way."""
+    """Whether these are arguments with the same meaning, in any order and notation."""
     return isinstance(one, list) and all(isinstance(word, str) for word in one) and meant(one) == meant(other)
 
 
 def other_words(words: Sequence[str], than: Sequence[str]) -> list[str]:
-    """The words that mean nothing that the others mean."""
+    """The arguments without an equivalent in `than`."""
     known = {each for word in than for each in meant([word])}
     return [word for word in words if not known.issuperset(meant([word]))]
 
 
 def meant(words: Sequence[str]) -> list[tuple[str, str]]:
-    """The keys of these words, in order, and their values, however they are written. Words that Hydra cannot read mean themselves."""
+    """The keys of these arguments, in order, and their values in any notation. Arguments that Hydra cannot read stand for themselves."""
     try:
         found = OverridesParser.create().parse_overrides(list(words))
     except HydraException:
@@ -98,6 +98,6 @@ def _distribution(override: Override, word: str) -> Any:
 
 
 def _whole_numbers(value: Any) -> range | None:
-    """Those of a range; None if it is one of other numbers."""
+    """The range of whole numbers; None for other ranges."""
     numbers = value.range()
     return numbers if isinstance(numbers, range) else None

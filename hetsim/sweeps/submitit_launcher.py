@@ -1,4 +1,4 @@
-"""Hydra's submitit launchers, whose jobs compose their configs anew, perhaps hours later: they compose what was checked, or nothing."""
+"""Hydra's submitit launchers. Their jobs compose their configs again, perhaps hours later, and run only the checked configs."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from hetsim.runtime.cores import share_cores
 
 @contextlib.contextmanager
 def _keeping_out(cluster: str) -> Iterator[None]:
-    """Let the jobs' Python be told on its command line what else its environment says: to import nothing from the current folder.
+    """Pass settings to the jobs' Python on its command line that are usually in its environment: import nothing from the current folder.
 
-    SLURM gives a job's steps no variables of its script where SBATCH_EXPORT is NONE.
+    SLURM does not pass the script's variables to a job's steps if SBATCH_EXPORT is NONE.
     """
     made = submitit.AutoExecutor
     if os.environ.get("PYTHONSAFEPATH"):
@@ -42,9 +42,9 @@ def _keeping_out(cluster: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _ending_jobs() -> Iterator[None]:
-    """End the jobs that the block starts on this host if it raises, as after a signal.
+    """If the block raises, as after a signal, end the jobs that it started on this host.
 
-    Each is in a process group of its own: Ctrl-C reaches this process alone, which else prints one sentence and they their tracebacks.
+    Each job is in its own process group. So Ctrl-C reaches only this process. Otherwise the jobs would print tracebacks.
     """
     started: list[subprocess.Popen[bytes]] = []
 
@@ -67,7 +67,7 @@ def _ending_jobs() -> Iterator[None]:
 
 class _Checked(BaseSubmititLauncher):  # type: ignore[misc]
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        """How each of these runs ended."""
+        """Launch these runs. Returns how each ended."""
         assert self.config is not None
         assert self.hydra_context is not None
         self.expected = digests(self.hydra_context.config_loader, self.config, job_overrides)
@@ -76,7 +76,7 @@ class _Checked(BaseSubmititLauncher):  # type: ignore[misc]
         return returned
 
     def __call__(self, sweep_overrides: list[str], *arguments: Any) -> JobReturn:
-        """How this run ended, in the process of its job."""
+        """Execute a run in its job's process. Returns how it ended."""
         assert self.config is not None
         assert self.hydra_context is not None
         provenance.install()
@@ -93,7 +93,7 @@ class Local(_Checked, LocalLauncher):  # type: ignore[misc]
     """`hydra/launcher=submitit_local`."""
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        """How each of these runs ended. None of them outlives this process's interruption."""
+        """Launch these runs. Returns how each ended. No run survives an interruption of this process."""
         with _ending_jobs():
             return super().launch(job_overrides, initial_job_idx)
 

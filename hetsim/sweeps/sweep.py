@@ -1,4 +1,4 @@
-"""A sweep from Python: what `hetsim -m` does."""
+"""A sweep from Python, as by `hetsim -m`."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from hetsim.trust.shipped import configs
 
 
 class Quiet:
-    """Runs one job, and prints nothing: a caller gets what there is to say.
+    """Runs one job without printing. The caller gets the messages.
 
-    A launcher may send it to a process of its own, which composes the config there: there, Hydra's configs are checked from then on.
+    A launcher may send it to its own process, which composes the config. From then on, Hydra's configs are checked there.
     """
 
     def __call__(self, config: DictConfig) -> Outcome | None:
-        """As `job.job`."""
+        """The same as `job.job`."""
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             return job.job(config)
 
@@ -48,7 +48,7 @@ def _received() -> Quiet:
 
 
 def swept(words: Iterable[str], *, processes: int | None, config_dir: Path | None, engine: str = "local") -> tuple[Path, list[Outcome]]:
-    """The folder of a sweep and how its runs ended; ValueError with one sentence for what is no sweep, RunFailed if it broke off."""
+    """The folder of a sweep, and its runs' outcomes. Raises ValueError for an invalid sweep, and RunFailed if it ended early."""
     check_engine(engine)
     if processes is not None:
         checks.whole("processes", processes)
@@ -94,7 +94,7 @@ def _end_pool() -> None:
 
 
 def words_of(varied: Mapping[str, Any]) -> list[str]:
-    """The words of a command line that give each key its value, or each of the values in a list."""
+    """The command-line arguments that give each key its value, or each of the values in a list."""
     words = []
     for key, value in varied.items():
         values = [*value] if isinstance(value, list | tuple | range) else [value]

@@ -1,4 +1,4 @@
-"""How many runs a sweep would have, before Hydra lists them."""
+"""Count the runs of a sweep before Hydra lists them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from hydra.core.override_parser.types import ChoiceSweep, Override, RangeSweep
 from omegaconf import OmegaConf
 
 MAX_RUNS = 1_000_000
-"""Of a sweep."""
+"""The maximum number of runs of a sweep."""
 MAX_JOBS = 10_000
-"""At the same time."""
+"""The maximum number of simultaneous jobs."""
 
 
 def check_sweep_size(hydra: Any) -> None:
-    """ValueError with one sentence for a sweep, by Hydra's part of its config, that could not be listed or started."""
+    """Raise ValueError if a sweep, from Hydra's part of its config, is too large to list or start."""
     sweeper = OmegaConf.to_container(hydra.sweeper, resolve=True)
     launcher = OmegaConf.to_container(hydra.launcher, resolve=True)
     assert isinstance(sweeper, dict)
@@ -35,7 +35,7 @@ def check_sweep_size(hydra: Any) -> None:
 
 
 def num_values(override: Override) -> int:
-    """How many values a word lists, which are not listed for it; ValueError with one sentence for a range that does not end."""
+    """The number of values in an argument, without listing them. Raises ValueError for an endless range."""
     value = override.value()
     if isinstance(value, RangeSweep):
         if not value.step:
@@ -47,7 +47,7 @@ def num_values(override: Override) -> int:
 
 
 def check_number(runs: int) -> None:
-    """ValueError with one sentence if this number of runs cannot be listed."""
+    """Raise ValueError for a number of runs that is too large to list."""
     if runs > MAX_RUNS:
         raise ValueError(f"the sweep would have {runs} runs: at most {MAX_RUNS} can be listed")
 

@@ -1,4 +1,4 @@
-"""Hydra's basic sweeper, which varies what a grid lists, too, and looks for finished runs before it launches any."""
+"""Hydra's basic sweeper, which also varies the values of a grid, and finds finished runs before it launches any."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ from hetsim.sweeps.sweep_size import check_number
 from hetsim.sweeps.varied import Varied
 
 OWN_NAME = "${hetsim.folder:}"
-"""The name of a run's folder, as conf/config.yaml has it."""
+"""The name of a run's folder in conf/config.yaml."""
 FIXED = re.compile(r"\$\{now:[^${}]*\}")
 """A reference with the same value in all runs of a sweep."""
 MAX_VARIED = 500
-"""Resolved configs that are kept at a time."""
+"""The maximum number of resolved configs in memory."""
 
 
 class CombinationsSweeper(Sweeper):
-    """`hydra/sweeper=basic`: all combinations of the values that are listed for keys.
+    """`hydra/sweeper=basic`: all combinations of the values in the lists.
 
-    Each choice of groups is composed before any run is launched, so that what is wrong with it is said at once. Runs that have finished
-    are not launched, if their folders can be told without composing each.
+    Each choice of groups is composed before any launch, so that errors are reported at once. Finished runs are not launched, if hetsim can
+    find their folders without composing each.
     """
 
     def __init__(self, max_batch_size: int | None, params: Mapping[str, str] | None = None) -> None:
@@ -50,12 +50,12 @@ class CombinationsSweeper(Sweeper):
         self.params = params or {}
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
-        """As Hydra's sweeper."""
+        """Set up, as Hydra's sweeper does."""
         self.hydra_context, self.config = hydra_context, config
         self.launcher = Plugins.instance().instantiate_launcher(hydra_context, task_function, config)
 
     def sweep(self, arguments: list[str]) -> None:
-        """Launch what is missing, in batches of `max_batch_size`."""
+        """Launch the unfinished runs, in batches of `max_batch_size`."""
         assert self.config is not None
         assert self.hydra_context is not None
         assert self.launcher is not None
@@ -88,7 +88,7 @@ class CombinationsSweeper(Sweeper):
 
 
 def check_names(override: Override) -> None:
-    """ValueError with one sentence if a glob finds a file whose name would be read as more than a name: it may be a stranger's."""
+    """Raise ValueError if a glob finds a file whose name has a further meaning, because it may come from somebody else."""
     if isinstance(override.value(), Glob):
         for name in override.sweep_string_iterator():
             if not NAME.fullmatch(name):
@@ -98,7 +98,7 @@ def check_names(override: Override) -> None:
 
 
 class _Checked:
-    """The runs of a sweep, one after the other, before they are launched."""
+    """The runs of a sweep, one by one, before their launch."""
 
     def __init__(self, sweeper: CombinationsSweeper) -> None:
         assert sweeper.config is not None
@@ -112,7 +112,7 @@ class _Checked:
         self.folder = Path(self.config.hydra.sweep.dir) if told and not is_launched() else None  # a launcher's ranks must agree
 
     def seal(self, runs: Sequence[Sequence[str]]) -> None:
-        """Beside configs from files, compose all there is to compose: what a run writes is no part of the config of another one."""
+        """With configs from files, compose everything now, so that a run's files cannot become part of another run's config."""
         if self.known.of_others:
             for typed in runs:
                 if self.known.words(typed) is None:
@@ -121,7 +121,7 @@ class _Checked:
             self.known.sealed = True
 
     def has_finished(self, typed: Sequence[str]) -> bool:
-        """Whether the run is known to be there already: its outcome is kept, then. HydraException if its choices make no config."""
+        """Whether the run is finished. If so, its outcome is recorded. Raises HydraException if its choices make no config."""
         varied, words = self._composed(typed), self.known.words(typed)
         if varied is None or words is None or SweepRecord.current is None:
             return False
@@ -137,7 +137,7 @@ class _Checked:
         return False
 
     def _composed(self, typed: Sequence[str]) -> Varied | None:
-        """What the first of the runs like this one is made of, which is composed to find out whether it can be."""
+        """The `Varied` of the first run with these choices, which is composed to check it; None if hetsim cannot vary its config."""
         words = self.known.words(typed)
         key = (tuple(typed),) if words is None else (words.chosen, tuple(override.get_key_element() for override in words.values))
         if key not in self.varied:

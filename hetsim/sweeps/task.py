@@ -1,4 +1,4 @@
-"""What the command hands to Hydra, and to the processes that Hydra's launchers start."""
+"""The task function for Hydra, and for the processes of Hydra's launchers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def task(config: DictConfig) -> Outcome | None:
 
 
 def run_by_hydra() -> None:
-    """Compose the config that was typed, and run its job, or all those of its sweep."""
+    """Compose the typed config, and run its job, or all jobs of its sweep."""
     hydra.main(version_base="1.3", config_path=str(configs()), config_name="config")(task)()
 
 

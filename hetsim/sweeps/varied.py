@@ -1,7 +1,7 @@
-"""The resolved configs of runs that differ in a few plain values: as dictionaries, without a config of OmegaConf's for each.
+"""The resolved configs of runs that differ in a few plain values, as dictionaries. OmegaConf makes no config for each.
 
-To know whether a run has finished takes its identity, which is a hash of its resolved config. Of two runs that make the same choices and
-type the same keys, the configs differ in these keys and in the keys that refer to others; the rest is resolved once.
+A finished run is found by its identity, which is a hash of its resolved config. If two runs have the same choices and typed keys, their
+configs differ only in these keys, and in keys with references. The rest is resolved once.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from hetsim.config.guard.compositions import Template, Words
 
 Path = tuple[Any, ...]
 REFERENCE = re.compile(r"\$\{\w[\w.]*\}")
-"""A reference that names a key from the top of the config."""
+"""A reference to a key by its full name."""
 
 
 class Varied:
-    """The resolved config of the first of these runs, which becomes that of any other when its values are put in."""
+    """The resolved config of the first of these runs. Other runs' values are put into it."""
 
     def __init__(self, template: Template, words: Words) -> None:
         self.config = template.own_config(words)
@@ -33,10 +33,10 @@ class Varied:
         self.references = dict(_references(self.config, ()))
         simple = all("${" not in REFERENCE.sub("", text) for text in self.references.values())
         self.names = {name for text in self.references.values() for name in re.findall(r"\w+", text)} if simple else None
-        """The names in all references; None if there are references that do not name what they refer to."""
+        """The names in all references; None if a reference does not name its target."""
 
     def of(self, words: Words) -> dict[str, Any] | None:
-        """The resolved config of a run that makes the same choices and types the same keys; None if this cannot tell it.
+        """The resolved config of a run with the same choices and typed keys; None if it cannot be derived.
 
         It is valid until the next call.
         """
@@ -57,7 +57,7 @@ class Varied:
         return self.entries
 
     def _is_plain(self, override: Override) -> bool:
-        """Whether this is a value without a reference, for a key that has such a value."""
+        """Whether this is a value without a reference, for a key whose value has none."""
         value = override.value()
         if override.type is not OverrideType.CHANGE or override.package is not None or not isinstance(value, str | int | float | None):
             return False
@@ -82,13 +82,13 @@ def _resolved(config: DictConfig) -> dict[str, Any]:
 
 
 def _are_apart(keys: Sequence[str]) -> bool:
-    """Whether no key is another or lies within it: then it does not matter in which order values are given."""
+    """Whether no key equals or contains another, so that the order of values does not matter."""
     parts = sorted(key.split(".") for key in keys)
     return all(following[: len(key)] != key for key, following in itertools.pairwise(parts))
 
 
 def _references(config: Any, path: Path) -> Iterator[tuple[Path, str]]:
-    """Where in a config there is a reference to something else, and the text of it."""
+    """The position and text of each reference in a config."""
     if config._is_interpolation():
         yield path, str(config._value())
     elif isinstance(config, DictConfig | ListConfig) and not config._is_none() and not config._is_missing():
