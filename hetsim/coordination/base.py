@@ -85,7 +85,7 @@ class Coordination(ABC):
         return None
 
     def remark(self, last: State) -> str | None:
-        """A remark for the user about a run, for example that a phase never began; or None.
+        """A remark for the user about a run, for example that a phase never began; None without a remark.
 
         Args:
             last: the state in which the run ended.

@@ -18,7 +18,7 @@ class Compensation(ABC):
     corrects_locally: ClassVar[bool] = True
     """Whether a worker can use it to correct its own step. False if the correction needs data from the server."""
     requires_plain_sgd: ClassVar[bool] = False
-    """Whether it needs to know each step exactly. The server then applies gradients one by one, neither weighted nor discounted."""
+    """Whether it must know each step exactly. The server then applies gradients one by one, without weights or discounts."""
 
     corrects_differences: ClassVar[bool] = False
     """Whether it corrects a difference of weights, which workers push after local steps, instead of a gradient."""
@@ -94,7 +94,7 @@ class Mixing(Compensation):
 
 
 def _plain(options: Mapping[str, Any]) -> None:
-    """Refuse options that make the optimizer take different steps than the compensation assumes."""
+    """Raise ValueError for options with which the optimizer takes other steps than the compensation assumes."""
     for name in ("dampening", "nesterov", "weight_decay", "maximize"):
         if options.get(name):
             raise ValueError(f"compensation assumes steps of plain momentum SGD, but optimizer.{name}={options[name]}: leave it out")

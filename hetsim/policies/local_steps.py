@@ -1,4 +1,4 @@
-"""How many local steps a worker takes before it pushes, if the number depends on the worker's speed."""
+"""The number of a worker's local steps before a push, if it depends on the worker's speed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which workers' weights a syncer waits for: a quorum, and further workers within a grace window that local steps hide."""
+"""The rule of a syncer's wait for workers: a quorum, and further workers within a grace window that local steps hide."""
 
 from __future__ import annotations
 

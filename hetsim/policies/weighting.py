@@ -17,7 +17,7 @@ class Weighting(ABC):
     """Decides w_i from the number of samples in each mean gradient."""
 
     equal: ClassVar[bool] = False
-    """Whether every contribution counts the same, however many samples it averages."""
+    """Whether every contribution has the same weight, for any number of samples."""
 
     @abstractmethod
     def weights(self, contributions: Sequence[Contribution], fair_share: float) -> tuple[float, ...]:
@@ -43,8 +43,8 @@ class PerWorker(Weighting):
 class PerWorkerMean(Weighting):
     """Every worker's mean counts the same, however many gradients it averages: w_j = c / (n · m_j).
 
-    The group of c gradients has n workers; gradient j's worker sent m_j. So the group is applied as (1/n) Σ_i μ_i. Malenia SGD (arXiv
-    2305.12387).
+    The group of c gradients has n workers. The worker of gradient j sent m_j gradients. So the group is applied as (1/n) Σ_i μ_i, where μ_i
+    is the mean of worker i's gradients. Malenia SGD (arXiv 2305.12387).
     """
 
     equal: ClassVar[bool] = True
@@ -69,7 +69,7 @@ class PerLocalStep(Weighting):
 class PerSample(Weighting):
     """Every sample counts the same: w_i = N · b_i / B. Moreno-Álvarez et al. 2022 (10.1007/s11227-022-04399-2).
 
-    With a barrier, this is the exact gradient of the global batch. Without a barrier, it scales the learning rate by the share.
+    With a barrier, this is the exact gradient of the global batch. Without a barrier, it scales each step by the worker's share.
     """
 
     def weights(self, contributions: Sequence[Contribution], fair_share: float) -> tuple[float, ...]:
@@ -93,13 +93,13 @@ class Discount(ABC):
     """Decides d(τ), the factor that reduces an old gradient."""
 
     applied_on_arrival: ClassVar[bool] = False
-    """Whether it is valid only if every gradient makes a version on arrival and its worker continues at once."""
+    """Whether the discount is valid only if every gradient makes a version on arrival and its worker continues at once."""
     weighs_moments: ClassVar[bool] = False
-    """Whether it is made for optimizers such as Adam. It weights their moments, although their steps ignore a gradient's scale."""
+    """Whether the discount weights the moments of optimizers such as Adam, whose steps ignore a gradient's scale."""
 
     @abstractmethod
     def factor(self, staleness: int) -> float:
-        """d(τ) for a gradient. If d depends on the number of workers, this is its value for one worker.
+        """d(τ) for a gradient. If d depends on the number of workers, this is d for one worker.
 
         Args:
             staleness: τ, in versions.

@@ -46,7 +46,7 @@ class Admission(ABC):
         """
 
     def group_size(self, num_workers: int) -> int:
-        """How many gradients make a version. If the number is one, a weight only scales that gradient.
+        """How many gradients make a version. With 1, a weight only makes the step longer or shorter.
 
         Args:
             num_workers: N.

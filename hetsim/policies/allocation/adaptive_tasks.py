@@ -46,7 +46,7 @@ class AdaptiveTasksState:
 
     tasks: tuple[int, ...]
     bounds: tuple[int, ...] = field(repr=False)
-    """The most tasks of each worker."""
+    """The maximum number of tasks of each worker."""
     samples: tuple[int, ...] = field(repr=False)
     seconds: tuple[float, ...] = field(repr=False)
     num_rounds: int = 0
@@ -75,7 +75,7 @@ class AdaptiveTasks(Allocation):
 
     eta: float = 1.0
     alpha: float = 0.0
-    """In seconds."""
+    """α, in seconds."""
     samples_per_task: int = 1
     repetitions: int = 0
     """How many B-sample gradients each worker computes before the run. They count as ended tasks."""

@@ -61,7 +61,7 @@ def _by_remainder(weights: Sequence[float], total: int, least: int) -> tuple[int
 
 
 def relative_speeds(timings: Sequence[Contribution], num_workers: int) -> list[float]:
-    """Each worker's samples per second in these timings, in units of the largest sample count of any worker."""
+    """Each worker's samples per second, divided by the largest sample count of any worker."""
     samples, seconds = [0] * num_workers, [0.0] * num_workers
     for timing in timings:
         samples[timing.rank] += timing.samples
@@ -81,7 +81,7 @@ class Allocation(ABC):
     """
 
     leaves_out: ClassVar[bool] = False
-    """Whether a worker may get no samples. Only a coordination that `may_leave_out` workers has such a rule."""
+    """Whether a worker may get no samples. Allowed only with a coordination whose `may_leave_out` is True."""
 
     repetitions: int = 0
     """How many B-sample gradients each worker computes before the run. hetsim keeps only their times, for `observe_profile`.
@@ -153,7 +153,7 @@ class Allocation(ABC):
         return False
 
     def observe(self, state: Any, timings: Sequence[Contribution], epoch: int = 0) -> Any:
-        """The state after an update or a drop.
+        """The state after gradients were applied or dropped.
 
         Args:
             state: the state of this rule.
@@ -163,7 +163,7 @@ class Allocation(ABC):
         return state
 
     def remark(self, num_epochs: float) -> str | None:
-        """A remark for the user about a run, for example that no split was ever decided; or None.
+        """A remark for the user about a run, for example that no split was ever decided; None without a remark.
 
         Args:
             num_epochs: the passes over the data in the run.

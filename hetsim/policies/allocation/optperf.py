@@ -90,7 +90,7 @@ def overlapped(*, forward: Line, backward: Line, first_bucket: float, reduction_
 
 @dataclass(frozen=True)
 class TimingSums:
-    """One worker's measured steps: their number, and the sums of b, t, b² and b·t."""
+    """The number of one worker's measured steps, and the sums of b, t, b² and b·t over them."""
 
     count: int = 0
     b: float = 0.0
