@@ -1,4 +1,4 @@
-"""Checks of input: each raises ValueError with one sentence that names the key, the value, and what to do."""
+"""Checks of input. Each raises ValueError with one sentence: the key, the value, and what to do."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 MIN_SECONDS, MAX_SECONDS = 1e-15, 1e12
-"""The bounds of a described time: a femtosecond, and 30,000 years. Sums and quotients of such times are far from the ends of a float."""
+"""The bounds of a described time: a femtosecond, and 30,000 years. Sums and quotients of such times stay within a float."""
 MAX_SHOWN = 200
 MAX_SUGGESTED, MAX_OPTIONS = 100, 1000
-"""Letters of a name that is looked for among others, and how many others."""
+"""The maximum length of a name for suggestions, and the maximum number of options to compare."""
 """Letters of a wrong value that a sentence shows."""
 DEVICE = re.compile(r"auto|cpu|cuda(:(0|[1-9][0-9]{0,3}))?")
 MOST = 10**15
-"""The bound of whole numbers, where there is no other: sums and products of them fit into 64 bits or a float."""
+"""The default bound of whole numbers. Sums and products fit into 64 bits or a float."""
 
 
 def number(key: str, value: Any, *, zero: bool = False) -> float:
@@ -32,12 +32,12 @@ def number(key: str, value: Any, *, zero: bool = False) -> float:
 
 
 def finite(value: float) -> bool:
-    """Whether the number is finite; an integer of over 63 bits, which neither a float nor torch holds as it is, is not."""
+    """Whether the number is finite. Integers of over 63 bits are not, because neither a float nor torch can represent them."""
     return abs(value) < 2**63 if isinstance(value, int) else math.isfinite(value)
 
 
 def shown(value: Any) -> str:
-    """A value for a sentence, in at most `MAX_SHOWN` letters."""
+    """A value for an error, in at most `MAX_SHOWN` letters."""
     try:
         text = repr(value)
     except ValueError:  # Python prints no integer of over 4300 digits
@@ -75,7 +75,7 @@ MAX_NAME = 1000
 
 
 def name(key: str, value: Any) -> str:
-    """A text of at most `MAX_NAME` printable letters that is not empty: what is longer, no reader of a finished run takes."""
+    """A non-empty text of at most `MAX_NAME` printable letters. Readers of finished runs refuse longer ones."""
     if not isinstance(value, str) or not value.strip():
         raise ValueError(f"{key} must be a name, not {shown(value)}: summaries and pictures show it")
     if not value.isprintable():
@@ -86,7 +86,7 @@ def name(key: str, value: Any) -> str:
 
 
 def without(key: str) -> str:
-    """What to type to leave a key out, as one pastes it into a shell."""
+    """The argument that leaves a key out, for a shell."""
     return f"add {shlex.quote(f'~{key}')} to leave it out"
 
 
@@ -96,14 +96,14 @@ def one_line(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """A text for a terminal: control characters, which could steer it, are written out."""
+    """A text for a terminal, with control characters escaped."""
     return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
 
 
 def entries_below(folder: Path) -> Iterator[Path]:
-    """All files and folders below a folder, links among them; none of what is not a folder. ValueError if one cannot be looked into.
+    """All files and folders below a folder, including links; none if it is no folder. Raises ValueError for an unreadable folder.
 
-    pathlib's `rglob` passes over a folder that it may not list, in which a name that is known may be opened.
+    pathlib's `rglob` skips a folder that it may not list, although files in it with known names may be readable.
     """
 
     def refuse(error: OSError) -> None:
@@ -135,7 +135,7 @@ def device(key: str, value: Any) -> str:
 
 
 def suggestion(value: Any, options: Collection[str]) -> str:
-    """'; did you mean …?' with the closest option in letters of any case, or an empty string if none is close."""
+    """'; did you mean …?' with the closest option, ignoring case; an empty string if none is close."""
     if len(str(value)) > MAX_SUGGESTED:
         return ""
     by_letters = {option.lower(): option for option in [option for option in options if len(option) <= MAX_SUGGESTED][:MAX_OPTIONS]}
@@ -146,9 +146,9 @@ def suggestion(value: Any, options: Collection[str]) -> str:
 def mapping(
     key: str, value: Any, *, required: Collection[str] = (), optional: Collection[str] | None = (), example: str = ""
 ) -> dict[str, Any]:
-    """A mapping with all of the required keys and no others than the required and optional ones; None: any others.
+    """A mapping with all required keys, and only required and optional ones. `optional=None` allows all keys.
 
-    The sentence for another value shows the example.
+    The error for another value shows the example.
     """
     if not isinstance(value, Mapping):
         names = ", ".join(required or list(optional or ())[:4])
@@ -165,9 +165,9 @@ def mapping(
 
 
 def refuse_renamed(kind: type, **renamed: str) -> None:
-    """Refuse a class that defines a hook by its old name, of hetsim 0.1: it would never be called.
+    """Refuse a class that defines a hook under its name in hetsim 0.1, because it would never be called.
 
-    A field of the class may have the old name of a method.
+    A field of the class may have a method's old name.
     """
     for old, new in renamed.items():
         if old in vars(kind) and callable(vars(kind)[old]) == callable(getattr(kind, new)):

@@ -1,9 +1,9 @@
 """The exceptions of a run, by their cause. Each can be constructed from one string, as SimPy and pickle require.
 
 - ValueError: the config is wrong; one sentence names the key, the value and what to do
-- RunFailed: the run cannot continue; one sentence says why
+- RunFailed: the run cannot continue; one sentence gives the reason
     - ProgramError: the method is wrong; its program asked for something that its world cannot answer
-- RunStopped: the run was asked to stop, and has saved a checkpoint; no error, and not caught as one
+- RunStopped: the run was asked to stop, and has saved a checkpoint; this is no error
 - PeerLost: another rank is lost; thrown into programs, which may catch it and continue
 - AssertionError: hetsim is wrong
 """
@@ -12,11 +12,11 @@ from __future__ import annotations
 
 
 class RunFailed(Exception):
-    """A run that cannot continue, with one sentence that says why."""
+    """A run that cannot continue, with the reason in one sentence."""
 
 
 class RunStopped(BaseException):
-    """A run that was asked to stop has saved a checkpoint, with one sentence that says how to resume it."""
+    """A run that was asked to stop and has saved a checkpoint. The sentence shows how to resume it."""
 
 
 class ProgramError(RunFailed):
@@ -37,4 +37,4 @@ class PeerLost(Exception):
 
 
 class RunOver(Exception):
-    """The leader's program has ended while this rank waited for others: so has the run."""
+    """The run has ended, because the leader's program ended while this rank waited for others."""

@@ -1,4 +1,4 @@
-"""The memory that this process may still take, as far as the system tells, and one sentence for what would not fit."""
+"""The memory that this process may still use, as far as the system reports it, and an error for data that do not fit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from decimal import Decimal
 from pathlib import Path, PurePosixPath
 
 OUT_OF_MEMORY = re.compile(r"can't allocate memory|out of memory|not enough memory")
-"""What torch says where memory is short."""
+"""The messages of torch if memory is short."""
 CONTROL_GROUPS = (
     # where they are mounted, by controller; the files with limit and usage; the entry of memory.stat with the page cache
     ("memory", "sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
@@ -20,7 +20,7 @@ CONTROL_GROUPS = (
 
 
 def out_of_memory(error: BaseException) -> str | None:
-    """The sentence for an error that Python, NumPy or torch raises where memory is short; None for any other error."""
+    """The sentence for an error of Python, NumPy or torch if memory is short; None for any other error."""
     text = " ".join(str(error).split())
     if not isinstance(error, MemoryError) and not (isinstance(error, RuntimeError) and OUT_OF_MEMORY.search(text)):
         return None
@@ -29,9 +29,9 @@ def out_of_memory(error: BaseException) -> str | None:
 
 
 def check_fits(what: str, nbytes: int, remedy: str, *, taken: int = 0) -> None:
-    """ValueError with one sentence if `what` takes more memory than is available, or than any process can address.
+    """Raise ValueError if `what` needs more memory than is available, or than a process can address.
 
-    `taken` of its bytes are in use already.
+    `taken` of its bytes are already in use.
     """
     available = available_bytes()
     most, there = (sys.maxsize, "can be addressed") if available is None else (available + taken, "are available")
@@ -40,27 +40,27 @@ def check_fits(what: str, nbytes: int, remedy: str, *, taken: int = 0) -> None:
 
 
 def gigabytes(nbytes: int) -> str:
-    """Units of 10⁹ bytes with one decimal place; two digits of what is very small or very large, at any size."""
+    """The size in units of 10⁹ bytes with one decimal place, or with two digits if it is very small or very large."""
     value = Decimal(nbytes) / 10**9
     return f"{value:.1f}" if not value or Decimal("0.1") <= value < 10**6 else f"{value:.2g}"
 
 
 def available_bytes(root: Path = Path("/")) -> int | None:
-    """The least that the machine, the process's control groups and its own limit leave; None where the system does not tell.
+    """The smallest remaining memory of the machine, the process's control groups and its own limit; None if the system does not report it.
 
-    `root` is the folder that holds proc and sys.
+    `root` is the folder that contains proc and sys.
     """
     return max(0, min(left)) if (left := [*_machine(root), *_control_groups(root), *_address_space(root)]) else None
 
 
 def _machine(root: Path) -> Iterator[int]:
-    """What can be taken without swapping."""
+    """The memory that is available without swapping."""
     if (kibibytes := _entry(root / "proc/meminfo", "MemAvailable:")) is not None:
         yield 1024 * kibibytes
 
 
 def _control_groups(root: Path) -> Iterator[int]:
-    """What the process's control group, and each one that holds it, has left; page cache that can be dropped is left."""
+    """The remaining memory of the process's control group and each parent. Page cache that can be dropped counts as remaining."""
     for line in _text(root / "proc/self/cgroup").splitlines():
         _, controllers, name = line.split(":", 2)
         for controller, mount, limit, usage, cache in CONTROL_GROUPS:
@@ -73,7 +73,7 @@ def _control_groups(root: Path) -> Iterator[int]:
 
 
 def _address_space(root: Path) -> Iterator[int]:
-    """What `ulimit -v` leaves."""
+    """The remaining memory under `ulimit -v`."""
     try:
         import resource
     except ImportError:  # not on Windows
@@ -91,7 +91,7 @@ def _text(path: Path) -> str:
 
 
 def _entry(path: Path, name: str) -> int | None:
-    """The number behind this name, which begins a line."""
+    """The number after this name at the beginning of a line."""
     rows = (line.split() for line in _text(path).splitlines())
     return next((_number(row[1]) for row in rows if row[:1] == [name] and len(row) > 1), None)
 

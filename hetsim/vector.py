@@ -1,4 +1,4 @@
-"""The arithmetic of payloads: a flat `torch.Tensor`, or a `Phantom`, which has a size and no numbers.
+"""The arithmetic of payloads: a flat `torch.Tensor`, or a `Phantom`, which has a size but no entries.
 
 Parameters, gradients and payloads are one flat vector each, immutable by contract: an in-place step would change
 the weights that a slower worker still holds. Methods use only these operations and ``+ - * / ** abs``.
@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 Vector: TypeAlias = Any
-"""A flat torch.Tensor, or a Phantom, as the workload makes it."""
+"""A flat torch.Tensor, or a Phantom, depending on the workload."""
 
 
 @dataclass(frozen=True, slots=True)
 class Phantom:
-    """A vector without numbers: `nbytes` bytes, `itemsize` for each number. It only takes time to send; arithmetic returns itself."""
+    """A vector of `nbytes` bytes without entries, of `itemsize` bytes each. Only sending it takes time. Arithmetic returns itself."""
 
     nbytes: int
     itemsize: int = 4
@@ -29,7 +29,7 @@ class Phantom:
 
 
 def nbytes(vector: Vector) -> int:
-    """Bytes on the wire; 0 for None."""
+    """The bytes in a message; 0 for None."""
     return 0 if vector is None else int(vector.nbytes)
 
 
@@ -49,12 +49,12 @@ def where(condition: Vector, yes: Vector, no: Vector) -> Vector:
 
 
 def scaled(vector: Vector, factor: Callable[[], float]) -> Vector:
-    """`vector` times `factor()`, which is called only if there are numbers to multiply."""
+    """`vector` times `factor()`, which is called only if the vector has entries."""
     return vector if isinstance(vector, Phantom) else vector * factor()
 
 
 def weighted_sum(vectors: Sequence[Vector], factors: Callable[[], Sequence[float]]) -> Vector:
-    """Σ f_i v_i in this order; `factors` is called only if there are numbers to multiply."""
+    """Σ f_i v_i in this order. `factors` is called only if the vectors have entries."""
     total: Vector = None
     if isinstance(vectors[0], Phantom):
         return vectors[0]
@@ -65,12 +65,12 @@ def weighted_sum(vectors: Sequence[Vector], factors: Callable[[], Sequence[float
 
 
 def norm(vector: Vector) -> Vector:
-    """The Euclidean norm, as a scalar of the vector's own kind (not a float, so that no decision depends on it)."""
+    """The Euclidean norm, as a scalar of the vector's own kind. It is no float, so that no decision depends on it."""
     return vector if isinstance(vector, Phantom) else vector.norm()
 
 
 def unit(vector: Vector) -> Vector:
-    """The vector of norm 1 in this direction; zeros for zeros."""
+    """The vector with norm 1 in this direction; a zero vector stays zero."""
     if isinstance(vector, Phantom):
         return vector
     size = norm(vector)
@@ -78,9 +78,9 @@ def unit(vector: Vector) -> Vector:
 
 
 def with_tail(vector: Vector, of: Vector, num_parameters: int | None) -> Vector:
-    """`vector` with the numbers after the first `num_parameters` replaced by those of `of`; None: there are none after them.
+    """`vector` with the entries after the first `num_parameters` replaced by those of `of`. None: there are no such entries.
 
-    A model with batch norm has its statistics there: they are averaged, and rules for gradients do not apply to them.
+    A model with batch norm has its statistics there. They are averaged, and rules for gradients do not apply to them.
     """
     if num_parameters is None or isinstance(vector, Phantom) or len(vector) == num_parameters:
         return vector
@@ -90,17 +90,17 @@ def with_tail(vector: Vector, of: Vector, num_parameters: int | None) -> Vector:
 
 
 def length(vector: Vector) -> int:
-    """How many numbers a vector has."""
+    """The number of entries."""
     return vector.nbytes // vector.itemsize if isinstance(vector, Phantom) else len(vector)
 
 
 def piece(vector: Vector, start: int, stop: int) -> Vector:
-    """The numbers [start, stop) of a vector."""
+    """The entries [start, stop) of a vector."""
     return Phantom((stop - start) * vector.itemsize, vector.itemsize) if isinstance(vector, Phantom) else vector[start:stop]
 
 
 def with_piece(vector: Vector, start: int, numbers: Vector) -> Vector:
-    """`vector` with the numbers from `start` on replaced by these."""
+    """`vector` with the entries from `start` on replaced by `numbers`."""
     if isinstance(vector, Phantom):
         return vector
     if len(numbers) == len(vector):
@@ -111,9 +111,9 @@ def with_piece(vector: Vector, start: int, numbers: Vector) -> Vector:
 
 
 def compress(vector: Vector, threshold: float, num_parameters: int | None) -> Vector:
-    """Two bits for each number: +threshold if it is at least that, −threshold if it is at most −threshold, else 0.
+    """Two bits for each entry: +threshold if it is at least the threshold, −threshold if it is at most −threshold, else 0.
 
-    The numbers after the first `num_parameters` are not compressed.
+    The entries after the first `num_parameters` are not compressed.
     """
     if isinstance(vector, Phantom):
         return Phantom(-(-vector.nbytes // vector.itemsize // 4), itemsize=1)
@@ -127,7 +127,7 @@ def compress(vector: Vector, threshold: float, num_parameters: int | None) -> Ve
 
 
 def decompress(packed: Vector, threshold: float, like: Vector, num_parameters: int | None) -> Vector:
-    """The vector, of the size and kind of `like`, that `compress` packed."""
+    """Unpack the result of `compress`, to the size and kind of `like`."""
     if isinstance(packed, Phantom):
         return like
     import torch
@@ -140,9 +140,9 @@ def decompress(packed: Vector, threshold: float, like: Vector, num_parameters: i
 
 
 def pack_largest(vector: Vector, keep: int, chunk: int, num_parameters: int | None) -> Vector:
-    """The `keep` numbers of largest absolute value of each `chunk` of consecutive numbers, each with its place in two bytes.
+    """The `keep` entries with the largest absolute values in each `chunk` of consecutive entries, with their positions in two bytes.
 
-    Of a vector shorter than a chunk, the vector is the chunk. The numbers after the first `num_parameters` are sent whole.
+    A vector shorter than a chunk is one chunk. The entries after the first `num_parameters` are sent completely.
     """
     size = length(vector) if num_parameters is None else num_parameters
     chunk = min(chunk, size)
@@ -158,7 +158,7 @@ def pack_largest(vector: Vector, keep: int, chunk: int, num_parameters: int | No
 
 
 def unpack_largest(packed: Vector, keep: int, chunk: int, like: Vector, num_parameters: int | None) -> Vector:
-    """The vector, of the size and kind of `like`, that `pack_largest` packed: zero where nothing was sent."""
+    """Unpack the result of `pack_largest`, to the size and kind of `like`. Entries that were not sent are zero."""
     if isinstance(packed, Phantom):
         return like
     import torch

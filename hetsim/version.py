@@ -1,3 +1,3 @@
-"""The version of hetsim. `hetsim.__version__` is the same; modules that hetsim itself imports read it here."""
+"""The version of hetsim, also available as `hetsim.__version__`. hetsim's own modules read it here."""
 
 __version__ = "0.2.0"
