@@ -1,4 +1,4 @@
-"""The simulator: answers a method's effects in virtual time. Only this package imports SimPy."""
+"""The simulator answers a method's effects in virtual time. Only this package imports SimPy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Simulation", "Simulator"]
 
 
 def __getattr__(name: str) -> Any:
-    """The backend, imported when it is first used."""
+    """Import the backend when it is first used."""
     if name in __all__:
         from hetsim.sim import backend
 

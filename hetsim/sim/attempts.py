@@ -1,4 +1,4 @@
-"""Gradients that can be given up, in virtual time: their end is known when they begin, but a message may come first."""
+"""Gradients that can be given up, in virtual time. Their end is known at their begin, but a message may arrive first."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from hetsim.sim.rank_process import LOST, RankProcess
 from hetsim.vector import Vector
 
 Compute = Callable[[int, fx.Attempt], tuple[Vector, float]]
-"""What gives the gradient of a rank, and its loss."""
+"""A function that computes a rank's gradient and its loss."""
 
 
 class UnderWay:
-    """An attempt that is neither over nor given up."""
+    """An attempt in progress."""
 
     __slots__ = ("callback", "effect", "over", "process", "row", "seconds")
 
@@ -26,14 +26,14 @@ class UnderWay:
         self.process = process
         self.effect = effect
         self.seconds = seconds
-        """What the gradient takes; None if its time will be over first."""
+        """The seconds of the gradient; None if the time limit comes first."""
         self.row = row
-        """The interval, if no message comes."""
+        """The interval without a message."""
         self.callback = callback
         self.over = False
 
     def close(self) -> tuple[fx.Attempt, Callback]:
-        """It is over. What it holds is let go, as its end may stay in the clock's queue for long."""
+        """End the attempt, and release its objects, because its end may stay in the clock's queue for long."""
         effect, callback = self.effect, self.callback
         self.over, self.process.interrupt = True, None
         del self.effect, self.callback
@@ -41,7 +41,7 @@ class UnderWay:
 
 
 class Attempts:
-    """Answers Attempt. One that is given up is an interval without samples, and its gradient is never computed."""
+    """Answers Attempt. An attempt that is given up becomes an interval without samples. Its gradient is never computed."""
 
     def __init__(self, env: Clock, compute: Compute, times: Sequence[StepTimes], membership: Membership, record: RecordInterval) -> None:
         self.env = env
@@ -53,7 +53,7 @@ class Attempts:
         self._begin, self._when_done = membership.recorders(GRADIENT)
 
     def attempt(self, process: RankProcess, effect: fx.Attempt, callback: Callback) -> Any:
-        """Takes the time of the node's model, or until it is given up; really computed when it is due."""
+        """Takes the time of the node's model, or the time until the rank gives up. The gradient is computed when it is due."""
         if process.messages:
             return None
         rank, now, samples = process.rank, self.env.now, effect.batch.samples
@@ -82,7 +82,7 @@ class Attempts:
             callback(fx.Computed(gradient, loss, effect.batch.samples, it.seconds))
 
     def _interrupt(self, it: UnderWay) -> None:
-        """A message has come."""
+        """Called when a message arrives."""
         _, callback = it.close()
         now, row = self.env.now, it.row
         if row[2] in self._may_crash:
@@ -93,7 +93,7 @@ class Attempts:
 
 
 def interruption(act: Callable[[Any], None], it: Any) -> Callable[[], None]:
-    """What a message calls that comes during an attempt."""
+    """The function that a message calls during an attempt."""
 
     def interrupt() -> None:
         act(it)

@@ -1,4 +1,4 @@
-"""Computes gradients in one process at first, and in several if the run lasts and they are faster."""
+"""Compute gradients in one process at first, and in several if the run is long and they are faster."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from hetsim.vector import Vector
 from hetsim.workloads.task import Task
 
 BEGIN_SECONDS = 1.0
-"""A run is this old before `auto` forks: to fork takes about 0.03 s, so no run loses more than 3 %."""
+"""The age of a run at which `auto` forks. Forking takes about 0.03 s, so no run loses more than 3 %."""
 HANDING_OVER_SECONDS = 3e-5
-"""What it takes this process to hand one small gradient over to another, about."""
+"""The approximate time for passing one small gradient to another process."""
 WINDOW_SECONDS, WINDOW_GRADIENTS = 0.05, 16
-"""A rate is of gradients in at least this time, and of at least so many."""
+"""The minimum time and number of gradients over which a rate is measured."""
 LONG_WINDOW_SECONDS = 2.0
-"""A rate is of fewer gradients if so many take longer than this."""
+"""If the minimum number of gradients takes longer than this, fewer are enough."""
 NUM_SKIPPED, NUM_COMPARED = 2, 3
-"""Windows after several processes are in use that do not count, and the following ones, of which the best counts."""
+"""The number of windows that do not count after several processes are in use, and of the windows after them, of which the best counts."""
 PAYS = 0.95
-"""Several processes stay if a gradient takes at most this share of the time that it took with one."""
+"""Several processes stay in use if a gradient takes at most this fraction of its time with one."""
 
 
 class AutomaticGradients(ParallelGradients):
-    """Begins with one process, and takes several into use if the run lasts and they are faster.
+    """Begins with one process, and uses several if the run is long and they are faster.
 
-    What it measures decides how long the run takes, and no number of it.
+    Its measurements change the duration of a run, but none of its numbers.
 
     Args:
-        most: the number of processes, at most.
+        most: the maximum number of processes.
     """
 
     def __init__(self, task: Task, gradient: Compute, most: int) -> None:

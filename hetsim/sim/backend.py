@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 class Simulator(Backend):
     """backend=sim: SimPy's clock, the cluster's described times, and the workload's real gradients.
 
-    If all ranks do the same and nothing is computed, they run in lockstep: the same times, at a fraction of the cost.
+    If all ranks do the same and nothing is computed, they run in lockstep, with the same times at a fraction of the cost.
 
     Args:
-        processes: the number of processes that compute gradients, this one included; `auto` for as many as are faster. The results
+        processes: the number of processes that compute gradients, including this one; `auto` for the fastest number. The results
             do not depend on it.
     """
 
@@ -98,7 +98,7 @@ def world_of(
     experiment: Experiment, task: Task, optimizers: Optimizers, recorders: Sequence[Recorder], *,
     checkpoint: Checkpoint | None = None, saver: Saver | None = None, processes: int | str = AUTO,
 ) -> EventWorld | LockstepWorld:  # fmt: skip
-    """The world for an experiment: in lockstep where that gives the same."""
+    """The world for an experiment: lockstep if it gives the same results."""
     keep, wants = (None, None) if saver is None else (partial(save, saver, experiment, task.num_samples), saver.due)
     if LockstepWorld.suits(experiment, task):
         return LockstepWorld(experiment, task, optimizers, recorders, checkpoint=checkpoint, keep=keep, wants=wants)
@@ -111,7 +111,7 @@ def world_of(
 
 
 def save(saver: Saver, experiment: Experiment, num_samples: int, checkpoint: Checkpoint) -> None:
-    """Write a checkpoint. Raises RunStopped if the run was asked to stop, and has not reached its budget."""
+    """Write a checkpoint. Raises RunStopped if the run was asked to stop before it reached its budget."""
     from hetsim.checkpoints.resume import reached
 
     saver.write(checkpoint)
@@ -123,7 +123,7 @@ def save(saver: Saver, experiment: Experiment, num_samples: int, checkpoint: Che
 class Simulation:
     """An experiment in virtual time, for programs that build its objects themselves. It writes no files.
 
-    Recorders see all that happens (`hetsim.runtime.recorder`).
+    Recorders observe the run (`hetsim.runtime.recorder`).
     """
 
     def __init__(self, experiment: Experiment, recorders: Sequence[Recorder] = ()) -> None:
@@ -131,7 +131,7 @@ class Simulation:
         self.recorders = recorders
 
     def run(self) -> dict[str, Any]:
-        """Run it, and return the numbers of its summary.json. ValueError with one sentence for what no run can be made of."""
+        """Run the experiment, and return the numbers of its summary.json. Raises ValueError for an experiment that cannot run."""
         with of_this_run():
             return self._run()
 
@@ -146,5 +146,5 @@ class Simulation:
 
 
 def _summary(world: EventWorld | LockstepWorld, task: Task, begun: float) -> dict[str, Any]:
-    """The summary of a run that has ended now."""
+    """The summary of a run that has just ended."""
     return summary_of(world.outcome, backend=Simulator.name, wall_seconds=perf_counter() - begun, devices=[task.device.name])

@@ -1,4 +1,4 @@
-"""SimPy's clock and event queue, with a shortcut for the most frequent event: one callback that is called once, later."""
+"""SimPy's clock and event queue, with a shortcut for the most frequent event: one callback, called once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Suspended:
 
 SUSPENDED: Final = Suspended()
 LAST: Final = NORMAL + 1
-"""A priority below SimPy's: after all that happens at the same moment."""
+"""A priority below SimPy's. Its events come after all others at the same time."""
 
 
 class Clock(Environment):
@@ -29,8 +29,8 @@ class Clock(Environment):
     An entry of its queue is (time, priority, serial, callback, answer), and `callback(answer)` is called when it is due. A
     Timeout with one callback would cost three times as much. The entry of a SimPy event calls the event's callbacks.
 
-    The queue is a heap. Entries that are scheduled by `far` wait in a second heap, and only the first of them is in the queue. So the many
-    entries that are due soon are not compared with an entry of each node.
+    The queue is a heap. Entries from `far` wait in a second heap, and only the first of them is in the queue. So the many
+    entries that are due soon are not compared with an entry for each node.
     """
 
     __slots__ = ("_far", "_far_due", "_first_far", "now")
@@ -64,7 +64,7 @@ class Clock(Environment):
         return SUSPENDED
 
     def far(self, moment: float, callback: Callback, answer: Any = None) -> Any:
-        """As `at`, for a moment before which much else is due, such as the end of a gradient. Only the cost differs."""
+        """The same as `at`, for a time before which many other events are due, such as the end of a gradient. Only the cost differs."""
         if moment < self._first_far < inf:
             return self.at(moment, callback, answer)
         entry = (moment, NORMAL, next(self._eid), self._far_due, (callback, answer))
@@ -76,7 +76,7 @@ class Clock(Environment):
         return SUSPENDED
 
     def _process_far(self, due: tuple[Callback, Any]) -> None:
-        """Process an entry of `far`; the next one takes its place in the queue."""
+        """Process an entry of `far`, and put the next one into the queue."""
         if self._far:
             entry = heappop(self._far)
             self._first_far = entry[0]
@@ -87,7 +87,7 @@ class Clock(Environment):
         callback(answer)
 
     def pop_if_next(self, callback: Callback) -> Any:
-        """If the next entry of the queue is this callback at the present moment, remove it and return its answer; otherwise None."""
+        """If the next entry of the queue is this callback at the current time, remove it and return its answer; otherwise None."""
         queue = self._queue
         if queue and queue[0][3] is callback and queue[0][0] == self.now:
             return heappop(queue)[4]
@@ -115,7 +115,7 @@ class Clock(Environment):
 
 
 def _process(event: Event) -> None:
-    """Call the callbacks of an event of SimPy's. If it has failed and no callback defuses it, its exception ends the run."""
+    """Call the callbacks of a SimPy event. If it has failed and no callback defuses it, its exception ends the run."""
     callbacks, event.callbacks = event.callbacks, None  # type: ignore[assignment]
     try:
         for callback in callbacks:

@@ -1,4 +1,4 @@
-"""Collectives in virtual time: which ranks have entered, which are missing, and the time from the last entry."""
+"""Collectives in virtual time: the ranks that have entered, the missing ranks, and the time from the last entry."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hetsim.vector import Vector, nbytes
 
 @dataclass(slots=True)
 class PendingCollective:
-    """A collective that not all ranks have entered yet. By rank: its value, the time and version of its entry, its callback."""
+    """A collective that not all ranks have entered. For each rank: its value, the time and version of its entry, and its callback."""
 
     entered: dict[int, tuple[Any, float, int, Callback]] = field(default_factory=dict)
 
@@ -37,12 +37,12 @@ class PendingCollectives:
             kind: deque() for kind in (fx.AllReduce, fx.AllGather, fx.GradientSum, fx.Gather, fx.Regroup)
         }
         self.num_dissolved = 0
-        """How often all collectives were dropped."""
+        """The number of times that all collectives were dropped."""
         self._in_turn: deque[Callable[[], object]] = deque()
-        """The reduction of a bucket that is under way, and after it those that wait for it."""
+        """The bucket reductions: the current one, followed by waiting ones."""
 
     def all_reduce(self, process: RankProcess, effect: fx.AllReduce, callback: Callback) -> Any:
-        """Takes the time of the network's algorithm from the last entry on. The sum is in rank order."""
+        """Takes the time of the network's algorithm from the last entry on. Terms are summed in rank order."""
         number = process.state.enter_collective()
         values_by_rank = self._enter(process, fx.AllReduce, effect.value, callback, len(self.members))
         if values_by_rank:
@@ -54,8 +54,7 @@ class PendingCollectives:
     def bucket(self, process: RankProcess, number: Sequence[int], size: int, term: Vector, callback: Callback) -> None:
         """Enter the reduction of the next bucket of a GradientSum, in bytes. It begins after the previous bucket's reduction.
 
-        The number is that of the reduction.
-        The last bucket comes with the whole term, and is answered with the sum in rank order; the others come with None.
+        `number` identifies the reduction. The last bucket has the whole term, and the sum in rank order as answer. Other buckets have None.
         """
         values_by_rank = self._enter(process, fx.GradientSum, term, callback, len(self.members))
         if values_by_rank:
@@ -71,7 +70,7 @@ class PendingCollectives:
             self._in_turn[0]()
 
     def gather(self, process: RankProcess, effect: fx.Gather, callback: Callback) -> Any:
-        """Takes the time of eight bytes from each rank to each rank, from the last entry on. Absent ranks have 0."""
+        """Takes the time of eight bytes between each pair of ranks, from the last entry on. Absent ranks have 0."""
         number = process.state.enter_collective()
         values_by_rank = self._enter(process, fx.Gather, effect.number, callback, len(self.members))
         if values_by_rank:
@@ -80,7 +79,7 @@ class PendingCollectives:
         return SUSPENDED
 
     def all_gather(self, process: RankProcess, effect: fx.AllGather[Any], callback: Callback) -> Any:
-        """Takes the time of a vector from each rank to each rank, from the last entry on. Combined once for all."""
+        """Takes the time of a vector between each pair of ranks, from the last entry on. The vectors are combined once for all ranks."""
         number = process.state.enter_collective()
         values_by_rank = self._enter(process, fx.AllGather, effect.value, callback, len(self.members))
         if values_by_rank:
@@ -104,23 +103,23 @@ class PendingCollectives:
         return SUSPENDED
 
     def join(self, members: set[int]) -> None:
-        """Set the workers that take part from now on."""
+        """Set the workers that take part."""
         self.members = members
         self._collectives = Collectives(self.cluster, sorted(members), seed=self.seed)
 
     @property
     def is_regrouping(self) -> bool:
-        """Whether a rank has entered a Regroup that is not complete."""
+        """Whether a rank has entered an incomplete Regroup."""
         return bool(self._pending[fx.Regroup])
 
     def leave(self, rank: int) -> None:
-        """Take a rank out of all collectives."""
+        """Remove a rank from all collectives."""
         for pending in self._pending.values():
             for collective in pending:
                 collective.entered.pop(rank, None)
 
     def dissolve(self) -> None:
-        """Drop all collectives: the membership has changed."""
+        """Drop all collectives after a change of the membership."""
         self.num_dissolved += 1
         self._in_turn.clear()
         for pending in self._pending.values():
@@ -132,7 +131,7 @@ class PendingCollectives:
         return [] if found is None else sorted(self.members - found.entered.keys())
 
     def _enter(self, process: RankProcess, kind: type, value: Any, callback: Callback, num_processes: int) -> dict[int, Any] | None:
-        """Enter the first collective of this kind that the rank is not in yet. Returns all values by rank once all have entered."""
+        """Enter the first collective of this kind that the rank is not in yet. If all ranks have entered, returns their values."""
         pending = self._pending[kind]
         collective = next((collective for collective in pending if process.rank not in collective.entered), None)
         if collective is None:
@@ -150,7 +149,7 @@ class PendingCollectives:
     def _completion(
         self, kind: type, seconds: Callable[[float], float], answer: Any, row_kind: int, size: int, then: Callable[[], None] = lambda: None
     ) -> Callable[[], object]:
-        """The function that begins a collective which all have entered. After its seconds, `then` and all ranks are called."""
+        """The function that begins a collective after the last entry. After its seconds, it calls `then` and all ranks."""
         entered = sorted(self._pending[kind].popleft().entered.items())
         num_dissolved, record = self.num_dissolved, self._record[row_kind]
 
@@ -171,7 +170,7 @@ class PendingCollectives:
 
 
 def in_rank_order(values: Iterable[Vector]) -> Vector:
-    """The sum of these values, from the first to the last."""
+    """The sum of these values, in rank order."""
     first, *others = values
     for value in others:
         first = first + value

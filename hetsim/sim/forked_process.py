@@ -1,4 +1,4 @@
-"""A forked process that computes gradients: weights and gradients are in memory that it shares with the simulation."""
+"""A forked process that computes gradients. It shares the memory of weights and gradients with the simulation."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from hetsim.effects import Batch
 from hetsim.sim.gradient_batching import Compute
 
 NUM_SLOTS = 64
-"""Requests that are under way at the most."""
+"""The maximum number of requests in progress."""
 REQUEST = Struct("6q")
-"""Rank, start, samples and pool of the batch, the place of the weights, and that of the gradient."""
+"""A batch's rank, start, samples and pool, the place of its weights, and the place of its gradient."""
 ENDING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1}
-"""Signals that end or stop a run: its main process ends the others."""
+"""Signals that end or stop a run. The run's main process ends the other processes."""
 LOOK_MILLISECONDS = 500
-"""How often a forked process looks whether its parent is another one."""
+"""The interval at which a forked process checks whether its parent has changed."""
 PAGE = mmap.PAGESIZE
 
 
 class SharedVectors:
-    """Vectors like `like`, in memory without a name that forked processes share: it ends with the last of them.
+    """Vectors like `like` in anonymous memory that forked processes share. It is freed when the last process ends.
 
     Args:
         like: a flat tensor on the CPU.
@@ -47,7 +47,7 @@ class SharedVectors:
 
 
 class Slots:
-    """Requests and results in shared memory: the slot of each is its number modulo NUM_SLOTS."""
+    """Requests and results in shared memory. Each one's slot is its number modulo NUM_SLOTS."""
 
     def __init__(self) -> None:
         self.requests = mmap.mmap(-1, REQUEST.size * NUM_SLOTS)
@@ -63,7 +63,7 @@ def _shared(count: int, kind: str) -> Any:
 
 @contextlib.contextmanager
 def without_signals() -> Iterator[None]:
-    """While this lasts, no signal that ends a run reaches this process, and none ever reaches those that it forks."""
+    """Within this context, no signal that ends a run reaches this process. Processes forked in it never receive such a signal."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     try:
         yield
@@ -79,9 +79,9 @@ class Result(NamedTuple):
 
 
 class ForkedProcess:
-    """A copy of this process that computes gradients, one after another in the order of the requests.
+    """A copy of this process that computes gradients in the order of the requests.
 
-    It ends when this process ends, however that ends. It is to be made `without_signals`.
+    It ends when this process ends, in any way. Make it within `without_signals`.
     """
 
     def __init__(self, compute: Compute, weights: SharedVectors, gradients: SharedVectors) -> None:
@@ -107,24 +107,24 @@ class ForkedProcess:
         os.close(its)
 
     def request(self, *request: int) -> None:
-        """Ask for a gradient: rank, start, samples and pool of its batch, the place of the weights, and that of the gradient."""
+        """Request a gradient: rank, start, samples and pool of its batch, the place of its weights, and the place of its gradient."""
         REQUEST.pack_into(self._slots.requests, self._num_requests % NUM_SLOTS * REQUEST.size, *request)
         self._num_requests += 1
         os.eventfd_write(self._requested, 1)
 
     @property
     def num_ready(self) -> int:
-        """How many results can be read without waiting, or less."""
+        """The number of results that can be read without waiting. It may be too low."""
         num_results: int = self._slots.num_results[0]
         return num_results - self._num_read
 
     @property
     def ended(self) -> bool:
-        """Whether it has ended by itself."""
+        """Whether the process has ended by itself."""
         return any(end == self._its_life for end, _ in self._poll.poll(0))
 
     def results(self) -> list[Result]:
-        """Wait for results, and return them in the order of the requests: at least one; none if the process has ended."""
+        """Wait for results, and return them in the order of the requests. Returns at least one, or none if the process has ended."""
         if self.num_ready <= 0 and all(end != self._answered for end, _ in self._poll.poll()):
             return []
         first, slots = self._num_read, self._slots
@@ -145,7 +145,7 @@ def _serve(
     compute: Compute, weights: list[Any], gradients: list[Any], slots: Slots, requested: int, answered: int, life: int, main: int,
     others: Iterable[int],
 ) -> NoReturn:  # fmt: skip
-    """Answer requests until nobody can ask any more."""
+    """Answer requests until no process can send any."""
     try:
         for other in others:
             os.close(other)
@@ -176,7 +176,7 @@ def _serve(
 
 
 def _own_streams() -> list[Any]:
-    """Write to the same files from empty buffers: another thread may have printed since the flush. Returns the streams before."""
+    """Write to the same files with empty buffers, because another thread may have printed since the flush. Returns the old streams."""
     inherited = [sys.stdout, sys.stderr]
     for name in ("stdout", "stderr"):
         with contextlib.suppress(Exception):
@@ -187,7 +187,7 @@ def _own_streams() -> list[Any]:
 
 
 def _leave_with(life: int, main: int) -> None:
-    """End with the process `main`, even if one that it has forked since keeps the other end of `life`."""
+    """End with the process `main`, even if a process that it forked later keeps the other end of `life` open."""
     poll = select.poll()
     poll.register(life, select.POLLHUP)
     while not poll.poll(LOOK_MILLISECONDS) and os.getppid() == main:

@@ -1,4 +1,4 @@
-"""Python's collector of reference cycles, while a run is simulated."""
+"""Python's collector of reference cycles during a simulation."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import gc
 from collections.abc import Iterator
 
 THRESHOLD = 50_000
-"""Objects allocated before Python looks for reference cycles: a run on ten thousand nodes allocates ten times as many."""
+"""The number of allocated objects after which Python collects cycles. A run on ten thousand nodes allocates ten times as many."""
 
 
 @contextlib.contextmanager
 def of_this_run() -> Iterator[None]:
-    """While this lasts Python looks for cycles seldom, and only among what is made meanwhile; at the end it looks there once more.
+    """Within this context, Python collects cycles rarely, and only among new objects. At its end, it collects once more.
 
-    A world is a cycle, and holds the task with its data. Python's own full collections are rare: with these alone, a sweep over MNIST in
-    one process kept the images of more than a hundred runs. Older objects are not looked at, which would take a tenth of a second.
+    A world is a cycle, and refers to the task with its data. Python's full collections are rare: with these alone, a sweep over MNIST in
+    one process kept the images of more than a hundred runs. Older objects are not collected, because that would take a tenth of a second.
     """
     thresholds = gc.get_threshold()
     gc.freeze()

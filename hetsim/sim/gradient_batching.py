@@ -1,4 +1,4 @@
-"""Computes gradients that are due one after another in small batches, for the processor's caches."""
+"""Compute gradients that are due one after another in small batches, for the processor's caches."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from hetsim.vector import Vector
 from hetsim.workloads.task import Task
 
 Compute = Callable[[int, Vector, fx.Batch], tuple[Vector, float]]
-"""The gradient of a rank at these weights, of this batch, and its mean loss."""
+"""A function that computes a rank's gradient at these weights over this batch, and its mean loss."""
 
 MAX_BATCHED_GRADIENTS = 8
-"""Gradients that are computed together."""
+"""The maximum number of gradients that are computed together."""
 CACHE_BYTES = 2**21
-"""Bytes of the gradients that are computed together, so that they stay in the cache; larger gradients are computed singly."""
+"""The maximum bytes of gradients that are computed together, so that they stay in the cache. Larger gradients are computed singly."""
 
 
 class EarlyGradient(NamedTuple):
-    """A gradient that was computed before it is due, with its mean loss."""
+    """A gradient that was computed before it was due, with its mean loss."""
 
     process: RankProcess
     gradient: Vector
@@ -30,7 +30,7 @@ class EarlyGradient(NamedTuple):
 
 
 class GradientBatcher:
-    """Computes a few gradients of `task` when the first of them is due, by `gradient` of a rank's weights and batch.
+    """Computes a few gradients of `task` when the first of them is due. `gradient` computes one from a rank, weights and a batch.
 
     A gradient depends only on its weights and its batch, so it may be computed at any time between its start and its end. The
     simulation and torch evict each other's code and data from the processor's caches, so alternating between them is slow.
@@ -47,10 +47,10 @@ class GradientBatcher:
         """The run begins."""
 
     def close(self) -> None:
-        """The run has ended, in whatever way."""
+        """The run has ended, in any way."""
 
     def expect(self, end: float, process: RankProcess, effect: fx.Gradient) -> int:
-        """Announce a gradient that ends at this moment. Returns the number to ask for it with, unless its process is lost before."""
+        """Announce a gradient that ends at this time. Returns a number for requesting it, unless its process is lost before."""
         number = next(self._serial)
         heappush(self._due, (end, number, process, effect))
         return number
@@ -65,7 +65,7 @@ class GradientBatcher:
 
     @property
     def num_kept(self) -> int:
-        """Gradients that are computed and not asked for yet."""
+        """The number of computed gradients that were not requested yet."""
         return len(self._computed)
 
     def _compute(self) -> None:

@@ -1,4 +1,4 @@
-"""Sums of gradients in virtual time: buckets are reduced while the rest of a gradient is computed."""
+"""Sums of gradients in virtual time. Buckets are reduced while the rest of a gradient is computed."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from hetsim.vector import Vector, scaled, zeros_like
 from hetsim.workloads.task import Bucket
 
 Mark = tuple[float, Callback]
-"""A share of a gradient's seconds, and what is called, with None, when so much of it is computed."""
+"""A share of a gradient's seconds, and a function to call with None at this share."""
 Compute = Callable[[RankProcess, fx.Gradient, Callback, Sequence[Mark]], Any]
 
 
 class GradientSums:
-    """Answers GradientSum: a rank enters the reduction of a bucket when the node's model says that it has its numbers.
+    """Answers GradientSum. A rank enters the reduction of a bucket when the node's model completes the bucket.
 
-    While it computes, a rank waits for no other, so a change of the membership reaches it at the end of its gradient.
+    While it computes, a rank waits for no other rank. So a change of the membership reaches it at the end of its gradient.
     """
 
     def __init__(self, collectives: PendingCollectives, buckets: Callable[[int], tuple[Bucket, ...]], compute: Compute) -> None:
@@ -32,7 +32,7 @@ class GradientSums:
         self.compute = compute
 
     def gradient_sum(self, process: RankProcess, effect: fx.GradientSum, callback: Callback) -> Any:
-        """Takes the time of the node's model, and then until the last bucket is reduced."""
+        """Takes the time of the node's model, and then the time until the last bucket is reduced."""
         *early, last = self.buckets(effect.bucket_bytes)
         gradient = fx.Gradient(effect.at, effect.batch, effect.version)
         num_dissolved, itemsize = self.collectives.num_dissolved, int(effect.at.itemsize)

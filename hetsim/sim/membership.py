@@ -1,8 +1,8 @@
-"""Membership: nodes crash, join and return as the cluster's faults say, and programs learn of it as they would on real nodes.
+"""Membership: nodes crash, join and return according to the cluster's faults, and programs are notified as on real nodes.
 
-What a node was computing, and every message to and from it, is lost in a crash. The other ranks learn of it `detection_seconds`
-later. If the coordination continues without a worker, its server gets PeerLost where it receives. Otherwise all ranks get PeerLost
-when they communicate, and restart after a `Regroup` of all active ranks.
+In a crash, a node's current work is lost, and so are all messages to and from it. The other ranks detect the crash `detection_seconds`
+later. If the coordination continues without a worker, its server gets PeerLost in a `Receive`. Otherwise all ranks get PeerLost when
+they communicate, and restart after a `Regroup` of all active ranks.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from hetsim.sim.rank_process import ACTIVE, LOST, MEMBERSHIP_CHANGED, OUTDATED, 
 from hetsim.vector import nbytes
 
 MAX_CRASHES = 1000
-"""Crashes per node, on average, without a new version, after which the run fails."""
+"""The mean number of crashes per node without a new version after which the run fails."""
 
 
 class MembershipWorld(Protocol):
@@ -32,7 +32,7 @@ class MembershipWorld(Protocol):
 
     env: Clock
     processes: list[RankProcess]
-    """The present process of each rank."""
+    """The current process of each rank."""
     messaging: Messaging
     collectives: PendingCollectives
 
@@ -47,14 +47,14 @@ class MembershipWorld(Protocol):
         """Restart the state of a process from the last commit."""
 
     def reset_compute(self, rank: int, now: float) -> None:
-        """Drop what a node was computing: its next gradient starts at this moment or later."""
+        """Drop a node's current work. Its next gradient starts at this time or later."""
 
     def forget_decisions(self) -> None:
-        """Drop the leader's decisions that ranks were waiting for."""
+        """Drop the leader's decisions for which ranks were waiting."""
 
 
 class Membership:
-    """Lets nodes crash and return; knows the absent workers, the leader, and the generation of the membership."""
+    """Lets nodes crash and return. It has the absent workers, the leader, and the generation of the membership."""
 
     def __init__(self, world: MembershipWorld, experiment: Experiment, recorders: Sequence[Recorder], *, began: float = 0.0) -> None:
         self.world = world
@@ -66,7 +66,7 @@ class Membership:
         self.leader = experiment.leader
         """The rank whose commits count."""
         self.generation = 0
-        """How often the membership has changed."""
+        """The number of changes of the membership."""
         self._outages: dict[int, Iterator[tuple[float, float]]] = {}
         self._next_outage: dict[int, tuple[float, float]] = {}
         for rank in self.faults.nodes:
@@ -75,13 +75,13 @@ class Membership:
             while self._next_outage[rank][1] <= began:  # a run that continues has had it
                 self._draw_outage(rank)
         self.absent = frozenset(rank for rank, (start, _) in self._next_outage.items() if start == 0 or start < began)
-        """Workers that are absent when the run begins, or continues."""
+        """The workers that are absent at the run's begin or resume."""
         if self.absent and not self.coordination.needs_server:
             self.leader = min({*range(self.num_workers)} - self.absent, default=self.leader)
         self.absent_at_end: frozenset[int] = frozenset()
-        """Workers that were absent when the run ended."""
+        """The workers that were absent at the end of the run."""
         self.down: dict[int, float] = {}
-        """Workers that are absent now, and since when."""
+        """The currently absent workers, and the begin of each absence."""
         self._joining: set[int] = set()
         self._last_version = -1
         self._num_crashes = 0  # since that version
@@ -91,7 +91,7 @@ class Membership:
         self._record_down = interval_recorder(recorders, DOWN)
 
     def over(self) -> bool:
-        """Whether the run has ended, as opposed to a standstill."""
+        """Whether the run has ended, and does not stand still."""
         processes = self.world.processes
         return processes[self.leader].done and (bool(self.faults.nodes) or all(process.done for process in processes))
 
@@ -109,13 +109,13 @@ class Membership:
                 world.env.at(start, self._crash, rank)
 
     def end(self, seconds: float) -> None:
-        """End the run at its last commit: nodes that are down now were down until then."""
+        """End the run at its last commit. Nodes that are down now were down until then."""
         self.absent_at_end = frozenset(self.down)
         for rank in list(self.down):
             self._was_down(rank, seconds)
 
     def total_loss(self, num_updates: int) -> str | None:
-        """The error sentence if all nodes are down for ever; otherwise None."""
+        """The error if all nodes are down forever; otherwise None."""
         if len(self.down) < self.num_workers:
             return None
         last = max(self.down.values())
@@ -125,9 +125,9 @@ class Membership:
         )
 
     def recorders(self, kind: int) -> tuple[RecordInterval, Callable[[Row, Callback], Callback]]:
-        """For intervals on nodes that may crash: a function to call at the start, and one that wraps the callback at the end.
+        """For intervals on nodes that may crash: a function to call at the start, and a function that wraps the callback at the end.
 
-        Recorders that can take an interval back get it at its start; the others at its end, or cut at the crash of its node.
+        Recorders that can take back an interval get it at its start. The others get it at its end, or cut at the node's crash.
         """
         at_once = interval_recorder(self._taking_back, kind) or ignore
         later = interval_recorder([recorder for recorder in self._recorders if not recorder.takes_back], kind)
@@ -149,7 +149,7 @@ class Membership:
         return at_once, record_when_done
 
     def give_up(self, row: Row, now: float) -> None:
-        """An interval on a node that may crash ends now, without a result. `recorders` has received its beginning."""
+        """End an interval on a node that may crash, without a result. `recorders` has received its beginning."""
         for recorder in self._taking_back:
             recorder.take_back(row[2], now)
         record = self._under_way[row[2]].pop(row, None)
@@ -157,7 +157,7 @@ class Membership:
             record((row[0], now, *row[2:5], 0, 0, 0))
 
     def regroup(self, process: RankProcess, effect: fx.Regroup, callback: Callback) -> Any:
-        """Takes `regroup_seconds` from the last entry on and, if a node joins, the time of sending it the weights."""
+        """Takes `regroup_seconds` from the last entry on and, if a node joins, the time of sending the weights to it."""
         present = self._present()
         min_processes = 1 + self.coordination.needs_server  # a server on its own waits for the first worker
         seconds = self.faults.regroup_seconds + max([self._transfer_seconds(rank) for rank in self._joining], default=0.0)
@@ -173,7 +173,7 @@ class Membership:
         return [process for process in self.world.processes if process.status != LOST and not process.done]
 
     def _regrouped(self) -> fx.Regrouped:
-        """Restart all present processes from the last commit."""
+        """Restart all current processes from the last commit."""
         world, present = self.world, self._present()
         members = {process.rank for process in present if process.rank < self.num_workers}
         world.collectives.join(members)
@@ -186,7 +186,7 @@ class Membership:
         return fx.Regrouped(frozenset(range(self.num_workers)) - members, world.last)
 
     def _transfer_seconds(self, joining: int) -> float:
-        """Seconds of sending the weights from the server, or from the lowest rank that was not restarted."""
+        """The seconds of sending the weights from the server, or from the lowest rank that was not restarted."""
         world = self.world
         if self.coordination.needs_server:
             source = self.leader
@@ -200,7 +200,7 @@ class Membership:
         self._next_outage[rank] = next(self._outages[rank], (math.inf, math.inf))
 
     def _crash(self, rank: int) -> None:
-        """A node crashes and loses all that it was doing."""
+        """Crash a node, which loses all its work."""
         world, (since, until) = self.world, self._next_outage[rank]
         process, now = world.processes[rank], world.env.now
         if self.over():
@@ -248,7 +248,7 @@ class Membership:
             world.messaging.report_loss(world.processes[self.server_of(lost.rank)], lost.rank)
 
     def _return(self, rank: int) -> None:
-        """A node returns, or joins for the first time, and starts its program."""
+        """Return a node, or let it join for the first time. It starts its program."""
         world = self.world
         if self.over():
             return

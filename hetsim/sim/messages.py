@@ -18,7 +18,7 @@ from hetsim.sim.rank_process import LOST, RankProcess
 
 
 class Channel:
-    """A channel from one rank to another: messages arrive in the order in which they are sent.
+    """A channel from one rank to another. Messages arrive in the order of sending.
 
     Without shared links a message takes latency + nbytes / bytes_per_second, whatever else is being sent. With shared links a
     channel is one connection: it transfers one message after another. It ends when either rank is lost.
@@ -37,17 +37,17 @@ class Channel:
         self.jitter = jitter
         self.weights = weights
         self.flow: Flow | None = None
-        """The present transfer."""
+        """The current transfer."""
         self.queue: deque[Envelope] | None = None
-        """Messages to be transferred after it; None if there never was one, as a thousand empty queues would fill a cache."""
+        """Waiting messages; None if there never was one, because a thousand empty queues would fill a cache."""
         self.arrival = 0.0
-        """When the last message arrives: no other may arrive before it."""
+        """The arrival of the last message. Later messages do not arrive before it."""
         self.closed = False
-        """Whether it has ended: its messages are lost."""
+        """Whether it has ended, so that its messages are lost."""
 
 
 class PeerLostNotice:
-    """Delivered in place of a message: its source is lost."""
+    """Delivered instead of a message if its source is lost."""
 
     __slots__ = ("source",)
 
@@ -85,7 +85,7 @@ class Messaging:
         self._end_delivery = self._deliver
 
     def send(self, process: RankProcess, effect: fx.Send, callback: Callback) -> None:
-        """Takes no time of the sender; the message is sent at once."""
+        """Takes no time for the sender. The message is sent at once."""
         channel = process.channels.get(effect.to)
         if channel is None or channel.receiver.status == LOST:
             channel = process.channels[effect.to] = self._channel(process.rank, effect.to)
@@ -114,7 +114,7 @@ class Messaging:
         channel.flow = self._flows.start(route, envelope.size, ended, envelope, weight)
 
     def receive(self, process: RankProcess, effect: fx.Receive, callback: Callback) -> Any:
-        """The first delivered message, of all or of those from `source`."""
+        """The first delivered message, from any source or from `source`."""
         source = effect.source
         if process.messages:
             for message in process.messages:
@@ -128,7 +128,7 @@ class Messaging:
         return SUSPENDED
 
     def receive_within(self, process: RankProcess, effect: fx.ReceiveWithin, callback: Callback) -> Any:
-        """As `receive`; None after everything else that happens at the end of the time."""
+        """The same as `receive`. At the end of the time, None comes after all other events of that moment."""
 
         def answer(message: Any) -> None:
             callback(message)
@@ -152,18 +152,18 @@ class Messaging:
                 self._sharing(sender, receiver).skip(count)
 
     def num_messages(self, sender: int) -> dict[int, int]:
-        """The messages of a sender that have drawn a jitter so far, or without any a weight, by receiver."""
+        """The sender's messages so far that have drawn a jitter, or without jitter a weight, by receiver."""
         streams = self._jitters or self._weights
         return {receiver: stream.num_drawn for (rank, receiver), stream in streams.items() if rank == sender}
 
     def lose(self, rank: int) -> None:
-        """Drop all messages to and from this rank that are not delivered."""
+        """Drop all undelivered messages to and from this rank."""
         for process in self.processes:
             for to in list(process.channels) if process.rank == rank else [rank]:
                 self._close(process.channels.pop(to, None))
 
     def dissolve(self) -> None:
-        """Drop all messages, including those that are delivered and not received."""
+        """Drop all messages, including delivered messages that were not received."""
         for process in self.processes:
             for channel in process.channels.values():
                 self._close(channel)
@@ -171,7 +171,7 @@ class Messaging:
             process.messages.clear()
 
     def report_loss(self, process: RankProcess, rank: int) -> None:
-        """Report to a process that a rank is lost: now if it waits for its message, otherwise when it next receives."""
+        """Report the loss of a rank to a process: now if it waits for the rank's message, otherwise at its next receive."""
         if process.callback is not None and process.source in (None, rank):
             process.fail(fx.PeerLost.of(rank))
         else:
@@ -187,7 +187,7 @@ class Messaging:
         self._arrive(envelope, channel, self.env.now + channel.latency)
 
     def _arrive(self, envelope: Envelope, channel: Channel, arrival: float) -> None:
-        """Schedule the delivery at this moment plus the jitter, but not before the delivery of the message before."""
+        """Schedule the delivery at this time plus the jitter, but not before the previous message's delivery."""
         if channel.jitter is not None:
             arrival += channel.jitter.next()
         if arrival < channel.arrival:

@@ -1,4 +1,4 @@
-"""Computes gradients that are under way at the same time in several processes."""
+"""Compute simultaneous gradients in several processes."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from hetsim.vector import Vector
 from hetsim.workloads.task import Task
 
 LEAST_ASKED, MOST_ASKED = 2, 12
-"""Requests that a process may have: at least one that it computes, and one that it begins at once afterwards."""
+"""The minimum and maximum number of a process's requests: one that it computes, and at least one to begin next."""
 ASKED_SECONDS = 0.002
-"""What the requests of a process take: enough that it is not idle before this process looks for results again."""
+"""The target time of a process's requests, so that it is not idle before this process checks its results."""
 HERE_SECONDS = 0.001
-"""What this process computes before it looks for results."""
+"""The time that this process computes before it checks for results."""
 
 Due = tuple[float, int, RankProcess, fx.Gradient]
-"""When a gradient is due, its number, the process in virtual time that waits for it, and what it is of."""
+"""A gradient's due time, its number, the process in virtual time that waits for it, and its effect."""
 
 
 class Tried(NamedTuple):
-    """A gradient that this process computed: another one must compute the same bits."""
+    """A gradient that this process has computed. Other processes must compute the same bits."""
 
     rank: int
     at: Vector
@@ -46,22 +46,22 @@ class Tried(NamedTuple):
 
 @dataclass(eq=False)
 class Helper:
-    """Another process, what it computes, in order, and how many requests it has had."""
+    """Another process, its requests in order, and the number of requests so far."""
 
     process: ForkedProcess
     first_place: int
-    """Of its gradients in the shared memory."""
+    """The first place of its gradients in the shared memory."""
     asked: deque[tuple[Due, int]] = field(default_factory=deque)
-    """Each with the place of its weights."""
+    """The requests, each with the place of its weights."""
     num_asked: int = 0
 
 
 class ParallelGradients(GradientBatcher):
-    """Computes gradients in `num_processes` processes, this one included, to the same bits as in one.
+    """Computes gradients in `num_processes` processes, including this one, to the same bits as in one.
 
-    The others are forked, so they have the same data, the same model and the same code. They begin a gradient when its node does, in
-    virtual time. This process computes others meanwhile, and waits only if there is none. What fails elsewhere is computed here when it
-    is due, so that an error is the same as with one process.
+    The others are forked, so they have the same data, model and code. They begin a gradient when its node does, in virtual time. In the
+    meantime, this process computes other gradients, and waits only if there are none. If a gradient fails elsewhere, this process computes
+    it when it is due, so that the error is the same as with one process.
     """
 
     def __init__(self, task: Task, gradient: Compute, num_processes: int) -> None:
@@ -73,18 +73,18 @@ class ParallelGradients(GradientBatcher):
         self._least_seconds = math.inf
         self._helpers: list[Helper] = []
         self._on_trial: list[Helper] = []
-        """Processes whose first gradient is not compared yet."""
+        """The processes whose first gradient is not compared yet."""
         self._num_before = 0
-        """Gradients that were computed here while others were on trial."""
+        """The gradients that this process computed while others were on trial."""
         self._tried: Tried | None = None
-        """What the processes on trial are asked for."""
+        """The gradient that the processes on trial have to compute."""
         self._asked_of: dict[int, Helper] = {}  # by number
         self._failed: dict[int, Due] = {}  # elsewhere; by number
 
     # Start and end
 
     def begin(self) -> None:
-        """Fork the other processes. They are in use once each has computed the same bits as this one."""
+        """Fork the other processes. Each is used after it has computed the same bits as this one."""
         num_helpers = self.num_processes - 1
         num_places = num_helpers * self._num_places
         needed, available = (2 * num_places + 1) * self._like.nbytes, available_bytes()
@@ -108,14 +108,14 @@ class ParallelGradients(GradientBatcher):
         self._helpers, self._on_trial, self._tried = [], [], None
 
     def _try(self, tried: Tried) -> None:
-        """Let each process compute a gradient that this one has just computed, after another history."""
+        """Let each process compute a gradient that this one has just computed after other gradients."""
         self._tried, batch = tried, tried.batch
         self._tried_at = self._weights.taken(tried.at)
         for helper in self._on_trial:
             helper.process.request(tried.rank, batch.start, batch.samples, batch.pool, self._tried_at, helper.first_place)
 
     def _compare(self, tried: Tried) -> None:
-        """Take the processes into use if all have computed the same bits; otherwise end them."""
+        """Use the processes if all have computed the same bits. Otherwise end them."""
         for helper in self._on_trial:
             result = next(iter(helper.process.results()), None)
             if result is None or not result.computed:
@@ -131,7 +131,7 @@ class ParallelGradients(GradientBatcher):
         self._max_kept = self._most_asked + self._max_gradients
 
     def _give_up(self, reason: str) -> None:
-        """Continue with this process alone."""
+        """Continue with this process only."""
         self.close()
         warnings.warn(f"backend.processes={self.num_processes}: all gradients are computed in one process, as {reason}", stacklevel=2)
 
@@ -164,7 +164,7 @@ class ParallelGradients(GradientBatcher):
         return early.gradient, early.loss
 
     def _alone(self, number: int) -> tuple[Vector, float]:
-        """As with one process, until the others are in use."""
+        """Compute as with one process, until the others are in use."""
         if number in self._failed:
             return self._compute_failed(number)
         if self._tried is not None and all(helper.process.num_ready > 0 or helper.process.ended for helper in self._on_trial):
@@ -172,12 +172,12 @@ class ParallelGradients(GradientBatcher):
         return super().gradient(number)
 
     def _compute_failed(self, number: int) -> tuple[Vector, float]:
-        """Compute here what has failed elsewhere, or too early: now its error counts."""
+        """Compute a gradient here that failed elsewhere, or too early. Now its error counts."""
         _, _, process, effect = self._failed.pop(number)
         return self._compute_one(process.rank, effect.at, effect.batch)
 
     def _remembered(self, rank: int, at: Vector, batch: fx.Batch) -> tuple[Vector, float]:
-        """Compute a gradient with one process, and `_try` one: not the first, so that the others have another history."""
+        """Compute a gradient with one process, and `_try` one. It is not the first one, so that the others have other earlier gradients."""
         before = perf_counter()
         gradient, loss = self._compute_one(rank, at, batch)
         self._least_seconds = min(self._least_seconds, perf_counter() - before)
@@ -188,7 +188,7 @@ class ParallelGradients(GradientBatcher):
         return gradient, loss
 
     def _compute_some(self, must: int = -1) -> bool:
-        """Compute a few of the next gradients here; whether there was one. Of them all only an error of the number `must` is raised."""
+        """Compute a few of the next gradients here. Returns whether there was one. Only an error of the gradient `must` is raised."""
         due, remaining, found = self._due, self._most_here, False
         while due and remaining:
             _, number, process, effect = ended = heappop(due)
@@ -205,7 +205,7 @@ class ParallelGradients(GradientBatcher):
         return found
 
     def _hand_out(self) -> None:
-        """Ask the other processes for the next gradients, but leave this one its share."""
+        """Request the next gradients from the other processes, except this process's share."""
         due, helpers = self._due, self._helpers
         pending = len(due) + len(self._asked_of)
         share = min(max(-(-pending * len(helpers) // (len(helpers) + 1)), pending - self._most_here), self._most_asked)
@@ -226,13 +226,13 @@ class ParallelGradients(GradientBatcher):
         helper.num_asked += 1
 
     def _collect(self) -> None:
-        """Take what the other processes have computed."""
+        """Take the other processes' results."""
         for helper in self._helpers:
             if helper.process.num_ready > 0:
                 self._take(helper)
 
     def _take(self, helper: Helper) -> None:
-        """Take the results of a process; waits if it has none."""
+        """Take the results of a process, and wait if it has none."""
         results = helper.process.results()
         if not results:
             self._lose(helper)
@@ -251,7 +251,7 @@ class ParallelGradients(GradientBatcher):
         self._hand_out()
 
     def _dismiss(self, helper: Helper) -> None:
-        """End a process: the others compute what it was asked for."""
+        """End a process. The others compute its requests."""
         helper.process.end()
         self._helpers = [each for each in self._helpers if each is not helper]
         for ended, place in helper.asked:
@@ -261,7 +261,7 @@ class ParallelGradients(GradientBatcher):
         helper.asked.clear()
 
     def _lose(self, helper: Helper) -> None:
-        """A process has ended by itself."""
+        """Handle a process that has ended by itself."""
         self._dismiss(helper)
         warnings.warn(
             f"a process that computed gradients was killed, perhaps for lack of memory: {len(self._helpers) + 1} of {self.num_processes} "
@@ -270,7 +270,7 @@ class ParallelGradients(GradientBatcher):
 
 
 class Versions:
-    """Versions of the weights in shared memory: each is copied there once, however many gradients are asked for at it."""
+    """Versions of the weights in shared memory. Each is copied once for any number of gradients."""
 
     def __init__(self, shared: SharedVectors) -> None:
         self._vectors = shared.vectors
@@ -280,7 +280,7 @@ class Versions:
         self._idle = deque(range(len(self._vectors)))
 
     def taken(self, at: Vector) -> int:
-        """The place of these weights, which they keep until it is released as often as it was taken."""
+        """The place of these weights. They keep it until it is released as often as it was taken."""
         place = self._places.get(id(at))
         if place is not None and (held := self._held[place]) is not None and held[1]() is at:
             if not self._num_users[place]:
@@ -296,7 +296,7 @@ class Versions:
         return place
 
     def release(self, place: int) -> None:
-        """One gradient at the weights of this place is computed."""
+        """Release a place after one gradient at its weights is computed."""
         self._num_users[place] -= 1
         if not self._num_users[place]:
             self._idle.append(place)

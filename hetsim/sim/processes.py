@@ -1,4 +1,4 @@
-"""In how many processes a simulation computes its gradients, `backend.processes`: as many as typed, or as many as pay."""
+"""Choose the number of processes that compute a simulation's gradients, `backend.processes`: the typed number, or the fastest."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from hetsim.workloads.task import Task
 
 AUTO = "auto"
 MOST = 1024
-"""Processes that can be typed."""
+"""The maximum number of processes that a user may set."""
 MOST_CHOSEN = 8
-"""Processes that `auto` takes at most."""
+"""The maximum number of processes with `auto`."""
 
 
 def check(processes: object, experiment: Experiment) -> None:
-    """ValueError with one sentence if `backend.processes` is not `auto`, 1, or a number that has an effect."""
+    """Raise ValueError if `backend.processes` is not `auto`, 1, or a number that has an effect."""
     if processes == AUTO:
         return
     if isinstance(processes, str):
@@ -30,7 +30,7 @@ def check(processes: object, experiment: Experiment) -> None:
 
 
 def only_one(experiment: Experiment) -> str | None:
-    """Why one process computes all gradients of this experiment; None if several can."""
+    """The reason why one process computes all gradients of this experiment; None if several can."""
     if isinstance(experiment.workload, PhantomWorkload):
         return f"workload={experiment.workload.name} computes no gradients"
     if sys.platform != "linux":
@@ -49,7 +49,7 @@ def only_one(experiment: Experiment) -> str | None:
 
 
 def gradients_of(experiment: Experiment, task: Task, gradient: Compute, processes: int | str) -> GradientBatcher:
-    """What computes the gradients of a run in this many processes, or `auto`."""
+    """The object that computes the gradients of a run in this many processes, or `auto`."""
     if processes == AUTO:
         most = min(free_cores(), experiment.num_workers, MOST_CHOSEN)
         if most > 1 and task.forkable and only_one(experiment) is None:

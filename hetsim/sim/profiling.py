@@ -10,7 +10,7 @@ from hetsim.runtime.profiling import Profile
 
 
 def run_profiling(experiment: Experiment) -> Profile:
-    """The profile of all workers, measured at the same time and gathered; it ends at 0 s. No gradient is really computed."""
+    """The profile of all workers, measured at the same time and gathered. It ends at 0 s. No gradient is computed."""
     repetitions, batches = experiment.coordination.allocation.repetitions, experiment.profile_batches
     seconds = []
     for rank, node in enumerate(experiment.cluster.nodes):

@@ -14,9 +14,9 @@ from hetsim.sim.clock import SUSPENDED, Callback, Clock
 
 ACTIVE: Final = 0
 OUTDATED: Final = 1
-"""The membership has changed: it can do only what needs no other rank, until it has regrouped."""
+"""The membership has changed. Until it has regrouped, the process may only yield effects that need no other rank."""
 LOST: Final = 2
-"""Its node has crashed: nothing reaches or leaves it any more."""
+"""The process's node has crashed. It sends and receives nothing any more."""
 
 MEMBERSHIP_CHANGED = "the membership has changed"
 
@@ -53,7 +53,7 @@ class RankProcess:
         return self.status == LOST
 
     def resume(self, answer: Any = None) -> None:
-        """Send an answer into the program, and ask the world for the next one, until an answer takes time."""
+        """Send an answer into the program, and request the next one from the world, until an answer takes time."""
         if self.status:
             self._resume_restricted(answer)
             return
@@ -81,7 +81,7 @@ class RankProcess:
             raise
 
     def _explain(self, error: AttributeError) -> None:
-        """Raise a ProgramError in place of the error of a message that lacks a header value."""
+        """Raise a ProgramError instead of the error of a message that lacks a header value."""
         if (lacking := as_program_error(error, self.rank)) is not None:
             raise lacking from None
 
@@ -92,7 +92,7 @@ class RankProcess:
         return self.handlers[effect.__class__](self, effect, self._resume)
 
     def fail_soon(self, effect: Effect[Any], error: PeerLost) -> Any:
-        """Throw the error into the program at this moment, after it has begun to wait for this effect, if it still waits then."""
+        """Throw the error into the program at this time, if it still waits for this effect then."""
 
         def fail(_: Any) -> None:
             if self.waits_for is effect:
@@ -117,7 +117,7 @@ class RankProcess:
 
 
 class Started(Pending[Any]):
-    """A started effect: its answer and the callback that waits for it may come in either order."""
+    """A started effect. Its answer and its callback may arrive in either order."""
 
     __slots__ = ("effect",)
 

@@ -1,4 +1,4 @@
-"""An optimizer for replicated state: ranks that take the same step share one computation of it."""
+"""An optimizer for replicated state. Ranks that take the same step share one computation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hetsim.workloads.task import Optimizer
 
 
 class SharedSteps(Optimizer):
-    """An optimizer that computes a step once if rank after rank asks for the same one, with the same objects."""
+    """An optimizer that computes a step once if consecutive ranks request the same step, with the same objects."""
 
     def __init__(self, optimizer: Optimizer) -> None:
         self.optimizer = optimizer

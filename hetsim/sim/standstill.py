@@ -1,4 +1,4 @@
-"""The error of a simulation in which no rank can continue: which waits for which. `hetsim.distributed.rank.standstill` is its twin."""
+"""The error of a simulation in which no rank can continue. Twin of `hetsim.distributed.rank.standstill`."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from hetsim.sim.collective_ops import PendingCollectives
 from hetsim.sim.rank_process import RankProcess, Started
 
 MAX_NAMED = 8
-"""Ranks that the sentence names in one list."""
+"""The maximum number of ranks in one list of the error."""
 
 
 def sentence(processes: Sequence[RankProcess], collectives: PendingCollectives, *, leader: int) -> str:
-    """What each of the waiting ranks waits for."""
+    """The effect and ranks for which each waiting rank waits."""
     waiting = [process for process in processes if not process.done and not process.lost]
     named = [f"rank {process.rank} waits {_what(process.waits_for, process.rank, collectives, leader)}" for process in waiting[:MAX_NAMED]]
     more = [f"and {len(waiting) - MAX_NAMED} more"] if len(waiting) > MAX_NAMED else []
@@ -21,7 +21,7 @@ def sentence(processes: Sequence[RankProcess], collectives: PendingCollectives, 
 
 
 def _what(effect: fx.Effect[object] | None, rank: int, collectives: PendingCollectives, leader: int) -> str:
-    """What this rank waits for, and from which ranks."""
+    """The effect for which this rank waits, and the missing ranks."""
     if isinstance(effect, fx.Wait):
         assert isinstance(effect.pending, Started)
         return _what(effect.pending.effect, rank, collectives, leader)

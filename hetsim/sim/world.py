@@ -1,4 +1,4 @@
-"""The simulator's world, event by event: how long each effect takes in virtual time, and its answer."""
+"""The simulator's world, event by event: each effect's answer, and its time in virtual time."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from hetsim.workloads.task import Task
 
 
 class EventWorld:
-    """One run in virtual time, with really computed gradients. Its results are in `metrics`, `curve` and `history` after `run`."""
+    """One run in virtual time, with computed gradients. After `run`, its results are in `metrics`, `curve` and `history`."""
 
     name: ClassVar[str] = "backend=sim"
 
@@ -113,7 +113,7 @@ class EventWorld:
         return self.history.last
 
     def run(self) -> Checkpoint | None:
-        """Run every program to its end. Returns the checkpoint of the run as it has ended, if checkpoints are kept."""
+        """Run every program to its end. Returns the final checkpoint if checkpoints are kept."""
         if self._batcher is None:
             return self._run()
         with closing(self._batcher):
@@ -150,7 +150,7 @@ class EventWorld:
         return self._process(state, None)
 
     def restart(self, process: RankProcess) -> None:
-        """Restart the state of a process from the last commit; it keeps the positions of its streams."""
+        """Restart the state of a process from the last commit. Positions of its streams are kept."""
         self._restart(process.state)
 
     def _profile(self) -> Profile:
@@ -173,7 +173,7 @@ class EventWorld:
         self.prepared.restart(state, self.history.last, optimizer=self._optimizer_at_commit)
 
     def gradient(self, process: RankProcess, effect: fx.Gradient, callback: Callback, marks: Sequence[Mark] = ()) -> Any:
-        """Takes the time of the node's model; really computed when it is due. Calls each of the `marks` on the way."""
+        """Takes the time of the node's model. The gradient is computed when it is due. Calls each of the `marks` on the way."""
         rank, samples, now = process.rank, effect.batch.samples, self.env.now
         start = self._computes_until[rank]
         if start < now:  # one gradient at a time, if more than one was started
@@ -192,7 +192,7 @@ class EventWorld:
         return self.env.far(end, self._end_gradient, (process, effect, seconds, callback, due))
 
     def _computed(self, ended: tuple[RankProcess, fx.Gradient, float, Callback, int]) -> None:
-        """Compute the gradient only when it is due: it takes no memory before, and is never computed on a lost node."""
+        """Compute the gradient only when it is due, so that it needs no memory before, and is never computed on a lost node."""
         process, effect, seconds, callback, due = ended
         if process.status != LOST:
             batcher = self._batcher
@@ -201,12 +201,12 @@ class EventWorld:
             callback(fx.Computed(gradient, loss, effect.batch.samples, seconds))
 
     def computed_at(self, rank: int, effect: fx.Gradient | fx.Attempt) -> tuple[Vector, float]:
-        """A rank's gradient and loss; zeros in its place if it is not finite."""
+        """A rank's gradient and loss; zeros if the gradient is not finite."""
         gradient, loss = self.prepared.gradient(rank, effect.at, effect.batch)
         return self._nonfinite.checked(gradient, rank=rank, version=effect.version, batch=effect.batch), loss
 
     def _record_under_way(self, row: Row, callback: Callback) -> Callback:
-        """Record an interval that begins on a node that may crash before it ends."""
+        """Record an interval on a node that may crash before its end."""
         at_once, when_done = self._under_way[row[3]]
         at_once(row)
         return when_done(row, callback)
@@ -223,7 +223,7 @@ class EventWorld:
         return self._updated(rank, seconds, state.version, weights, callback)
 
     def local_update(self, process: RankProcess, effect: fx.LocalUpdate, callback: Callback) -> Any:
-        """Takes the node's seconds_per_update; without a local optimizer there is no step."""
+        """Takes the node's seconds_per_update. Without a local optimizer there is no step."""
         if self._local_optimizer is None:
             return effect.at
         process.state.version = effect.version
@@ -265,7 +265,7 @@ class EventWorld:
         return effect.pending.answer is not SUSPENDED
 
     def commit(self, process: RankProcess, effect: fx.Commit, callback: Callback) -> Any:
-        """Takes no time. The leader decides whether to continue; if seconds are limited, the other ranks wait for its decision."""
+        """Takes no time. The leader decides whether to continue. If seconds are limited, the other ranks wait for its decision."""
         state: State = effect.state
         process.state.committed(effect.version, state.num_samples // self._samples_per_epoch)
         self._committed_at[process.rank] = self.env.now
@@ -289,7 +289,7 @@ class EventWorld:
         return SUSPENDED if decided is None else decided
 
     def _checkpoint(self, checkpoints: Checkpoints, process: RankProcess, *, leads: bool) -> None:
-        """Save each rank's state at its own commit. The workers of a server do not commit: theirs are saved at the server's."""
+        """Save each rank's state at its own commit. Workers of a server do not commit, so theirs are saved at the server's commit."""
         version = process.state.version
         with_server = self.experiment.coordination.needs_server
         reporting = [member for member in self.processes if not member.lost] if with_server else [process]
@@ -329,16 +329,16 @@ class EventWorld:
         return float(self.env.now)
 
     def reset_compute(self, rank: int, now: float) -> None:
-        """Drop what a node was computing: its next gradient starts at this moment or later."""
+        """Drop a node's current work. Its next gradient starts at this time or later."""
         self._computes_until[rank] = now
 
     def forget_decisions(self) -> None:
-        """Drop the leader's decisions that ranks were waiting for, and incomplete checkpoints."""
+        """Drop the leader's decisions for which ranks were waiting, and incomplete checkpoints."""
         self._decisions.clear()
         if self._checkpoints is not None:
             self._checkpoints.forget()
 
     def _forget(self, version: int, decision: StopDecision) -> None:
-        """Delete a decision that was published and that all other ranks have asked for."""
+        """Delete a published decision that all other ranks have read."""
         if decision.going is not None and decision.num_asked == len(self.collectives.members) - 1:
             del self._decisions[version]

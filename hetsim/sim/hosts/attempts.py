@@ -1,4 +1,4 @@
-"""Gradients that can be given up, where processes share cores: their end is not known when they begin."""
+"""Gradients that can be given up, on shared cores. Their end is not known at their begin."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hetsim.sim.rank_process import RankProcess
 
 
 class UnderWay:
-    """An attempt that is neither over nor given up, and its work."""
+    """An attempt in progress, and its work."""
 
     __slots__ = ("callback", "effect", "over", "process", "start", "work")
 
@@ -32,7 +32,7 @@ class UnderWay:
 
 
 class HostAttempts:
-    """Answers Attempt by work on cores. `seconds(rank, samples)` is a gradient's time alone on its host; `record` gets each interval."""
+    """Answers Attempt by work on cores. `seconds(rank, samples)` is a gradient's time alone on its host. `record` receives intervals."""
 
     def __init__(
         self, env: Clock, compute: Compute, processors: Processors, seconds: Callable[[int, int], float], record: Callable[[Row], None]
@@ -44,7 +44,7 @@ class HostAttempts:
         self.record = record
 
     def attempt(self, process: RankProcess, effect: fx.Attempt, callback: Callback) -> Any:
-        """Takes as long as its work, or until it is given up."""
+        """Takes the time of its work, or the time until the rank gives up."""
         if process.messages:
             return None
         process.state.version = effect.version
@@ -71,7 +71,7 @@ class HostAttempts:
         it.callback(None)
 
     def _close(self, it: UnderWay, samples: int) -> float:
-        """Record it. Returns its seconds."""
+        """Record the attempt, and return its seconds."""
         now = self.env.now
         it.over, it.process.interrupt = True, None
         self.record((it.start, now, it.process.rank, GRADIENT, it.effect.version, samples, 0, 0))

@@ -1,4 +1,4 @@
-"""Messages and collectives whose bytes are moved by cores that others use too."""
+"""Messages and collectives whose bytes are moved by shared cores."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ class Parts:
         self.answer = answer
 
     def over(self, _: Any = None) -> None:
-        """One of them is."""
+        """One of the parts has ended."""
         self.count -= 1
         if not self.count:
             self.callback(self.answer)
 
 
 class HostMessaging(Messaging):
-    """A message is over when its bytes have crossed the network and both ends have done their work, which all happen at the same time.
+    """A message ends when its bytes have crossed the network and both ends have done their work. All three happen at the same time.
 
-    From one rank to another, one message is under way at a time. The receiver's work begins after the latency.
+    One message at a time is in transit from one rank to another. The receiver's work begins after the latency.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class HostMessaging(Messaging):
 
 
 class HostCollectives(PendingCollectives):
-    """A collective is over when its bytes have crossed the network and every rank has done its work."""
+    """A collective ends when its bytes have crossed the network and every rank has done its work."""
 
     def __init__(self, env: Clock, cluster: Cluster, recorders: Collection[Recorder], processors: Processors, *, seed: int) -> None:
         super().__init__(env, cluster, recorders, seed=seed)

@@ -1,8 +1,7 @@
-"""The cores of one host in virtual time: who runs, how fast, and when each piece of work is done.
+"""The cores of one host in virtual time: which work runs, at which speed, and its end.
 
-Threads that move messages come first, as in real runs, where they have a higher priority: on any core, also where another thread computes
-while one is idle. The others share the rest of the cores evenly, and none gets more than one. Between two events all rates are constant,
-so times are exact.
+Threads that move messages have priority, as in real runs. They run on any core, even if it computes while another is idle. The other
+threads share the remaining cores evenly, at most one core each. Between two events all rates are constant, so times are exact.
 """
 
 from __future__ import annotations
@@ -16,17 +15,17 @@ from hetsim.cluster.hosts import Host
 from hetsim.sim.clock import SUSPENDED, Callback, Clock
 
 KEPT_SECONDS = 1e-3
-"""Linux leaves so much of a quota with the core on which it was not used (since 5.4)."""
+"""The part of a quota that Linux leaves with the core on which it was unused (since 5.4)."""
 
 
 class Budget:
-    """What a capped process may use: `share` of a core as CPU-seconds in each period, for all its threads.
+    """The budget of a capped process: `share` of a core as CPU-seconds in each period, for all its threads.
 
-    This is Linux's CFS bandwidth control. Periods begin at `phase` plus multiples of their length, whatever the process does.
+    This is Linux's CFS bandwidth control. Periods begin at `phase` plus multiples of their length.
 
-    With a `tick` of 0 the process stops at the moment at which its share is used up, and the unused part of a period is lost. With a tick,
-    the process stops at a multiple of the tick, or when it begins to work again. So it may overdraw its share, which the next periods
-    pay. Up to `KEPT_SECONDS` of the unused part stay available.
+    With a `tick` of 0, the process stops exactly when its share is used up, and the unused part of a period is lost. With a tick, it
+    stops at a multiple of the tick, or when it begins to work again. So it may overdraw its share at the expense of the next periods.
+    Up to `KEPT_SECONDS` of the unused part stay available.
     """
 
     __slots__ = ("left", "period", "phase", "quota", "stopped", "tick", "turn")
@@ -40,10 +39,10 @@ class Budget:
         """The number of the period to which `left` belongs."""
         self.left = self.quota
         self.stopped = False
-        """Whether it waits for the next period."""
+        """Whether the process waits for the next period."""
 
     def catch_up(self, now: float) -> None:
-        """Begin the periods that have begun since it was idle."""
+        """Begin the periods that started while the process was idle."""
         turn = floor((now - self.phase) / self.period)
         while self.turn < turn:
             before = self.left
@@ -53,22 +52,22 @@ class Budget:
 
     @property
     def ends(self) -> float:
-        """When the present period ends."""
+        """The end of the current period."""
         return self.phase + (self.turn + 1) * self.period
 
     def stops_at(self, now: float, use: float) -> float:
-        """When it stops, if it uses this number of CPU-seconds in a second."""
+        """The time at which the process stops, if it uses `use` CPU-seconds per second."""
         moment = now + max(0.0, self.left) / use
         return (floor(moment / self.tick) + 1) * self.tick if self.tick else moment
 
     def stop(self) -> None:
-        """It has been used up, but for rounding where there is no tick."""
+        """The budget is used up, up to rounding if there is no tick."""
         self.stopped = True
         if not self.tick:
             self.left = 0.0
 
     def next_period(self) -> None:
-        """The present period is over."""
+        """Begin the next period."""
         kept = KEPT_SECONDS if self.tick else 0.0
         self.turn, self.left = self.turn + 1, self.quota + min(self.left, kept)
         self.stopped = self.left <= 0
@@ -87,15 +86,15 @@ class Work:
         self.urgent = urgent
         self.width = width
         self.share = 0.0
-        """Of a core, that each of its threads has now."""
+        """The share of a core that each of its threads has now."""
         self.rate = 0.0
-        """Seconds of it that are done in a second."""
+        """Its progress: seconds of work per second."""
 
 
 class Places:
-    """Which thread is on which core. A thread begins on the core with the fewest, and stays there until an idle one has taken it over.
+    """The threads on each core. A thread begins on the core with the fewest threads, and stays until an idle core takes it over.
 
-    More threads of one process than cores share them. A thread whose quota is used up leaves its core, and begins again.
+    If a process has more threads than cores, they share cores. A thread whose quota is used up leaves its core, and begins again.
     """
 
     def __init__(self, host: Host) -> None:
@@ -104,7 +103,7 @@ class Places:
         self._idle_since = [0.0] * host.cores
 
     def put(self, running: list[Work], now: float) -> int:
-        """Place the threads of what runs now, and of nothing else. Returns how many cores are busy."""
+        """Place the threads of the running work, and remove all others. Returns the number of busy cores."""
         for place, core in enumerate(self._cores):
             if core:
                 self._idle_since[place] = now  # if at all: until now it was busy
@@ -115,18 +114,18 @@ class Places:
         return sum(map(bool, self._cores))
 
     def share(self, work: Work) -> float:
-        """Of a core, that each thread of it gets: its threads wait for each other."""
+        """The share of a core that each of its threads gets. Its threads wait for each other."""
         return min(1 / len(core) for core in self._cores if work in core)
 
     @property
     def pulls_at(self) -> float:
-        """When an idle core takes over a thread; infinite if none shares a core, or no core is idle."""
+        """The time at which an idle core takes over a thread; infinite if no thread shares a core, or no core is idle."""
         if max(map(len, self._cores)) < 2:
             return inf
         return min((since + self._seconds for core, since in zip(self._cores, self._idle_since, strict=True) if not core), default=inf)
 
     def pull(self) -> None:
-        """The core that has been idle for longest takes over a thread of the fullest one."""
+        """Let the core with the longest idle time take over a thread of the fullest core."""
         idle = min((since, place) for place, since in enumerate(self._idle_since) if not self._cores[place])[1]
         self._cores[idle].append(max(self._cores, key=len).pop())
 
@@ -145,7 +144,7 @@ class Cores:
     def run(
         self, seconds: float, callback: Callback, answer: Any = None, *, budget: Budget | None = None, urgent: bool = False, width: int = 1
     ) -> Any:
-        """Call `callback(answer)` when this work (in seconds) is done, by `width` threads at a time."""
+        """Call `callback(answer)` when this work (in seconds), by `width` simultaneous threads, is done."""
         if seconds <= 0:
             return self.env.after(0.0, callback, answer)
         self.begin(Work(seconds, callback, answer, budget, urgent=urgent, width=width))
@@ -162,13 +161,13 @@ class Cores:
         self._plan()
 
     def give_up(self, work: Work) -> None:
-        """End work that is not done; nothing is called."""
+        """End unfinished work, without calling anything."""
         self._advance()
         self._all.remove(work)
         self._plan()
 
     def _advance(self) -> None:
-        """Take off what has been done since the rates were last set."""
+        """Subtract the work done since the rates were last set."""
         now = self.env.now
         passed, self._since = now - self._since, now
         if passed > 0:
@@ -178,7 +177,7 @@ class Cores:
                     work.budget.left -= work.share * work.width * passed
 
     def _plan(self) -> None:
-        """Set all rates, and schedule the next moment at which one changes."""
+        """Set all rates, and schedule their next change."""
         now = self.env.now
         budgets: dict[Budget, float] = {}
         for work in self._all:
@@ -218,7 +217,7 @@ class Cores:
             self.env.at(max(now, moment), self._change, (self._version, then))
 
     def _change(self, planned: tuple[int, Callable[[], Work | None]]) -> None:
-        """What was planned happens, unless something else has happened before."""
+        """Carry out the planned change, unless another event came before."""
         version, happen = planned
         if version != self._version:
             return

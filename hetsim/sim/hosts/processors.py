@@ -1,4 +1,4 @@
-"""What each rank's process computes on: the cores of its host, and what it may use of them."""
+"""The cores and the budget of each rank's process."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from hetsim.sim.clock import Callback, Clock
 from hetsim.sim.hosts.cores import Budget, Cores, Work
 
 OWN_HOST = Host(cores=2**31)
-"""Of a process whose host is not described: as many cores as it has threads."""
+"""The host of a process without a described host. It has enough cores for all threads."""
 
 
 class Processors:
-    """What each rank's process computes on: the cores of its host, and its budget of CPU-seconds there."""
+    """The cores of each rank's host, and the rank's budget of CPU-seconds."""
 
     def __init__(self, env: Clock, cluster: Cluster, *, seed: int, widths: Sequence[int]) -> None:
         shared = {name: Cores(env, host) for name, host in cluster.hosts.items()}
@@ -31,41 +31,41 @@ class Processors:
         self._cpu = cluster.network.cpu or CommunicationWork()
         self._env = env
         self._last_message = [-math.inf for _ in ends]
-        """When each rank has begun to send or to receive one."""
+        """The time at which each rank last began to send or receive a message."""
         self.agreement_seconds = self._cpu.agreement_seconds
         self._widths = widths
-        """How many cores the work of each rank's program takes at once."""
+        """The number of cores that each rank's program uses at once."""
 
     def compute(self, rank: int, seconds: float, callback: Callback, answer: Any = None) -> Any:
-        """Work of a rank's program, on all its threads."""
+        """Do work of a rank's program, on all its threads."""
         return self._cores[rank].run(seconds, callback, answer, budget=self._budgets[rank], width=self._widths[rank])
 
     def begin(self, rank: int, seconds: float, callback: Callback, answer: Any) -> Work:
-        """As `compute`, for more than zero seconds, and so that it can be given up."""
+        """The same as `compute`, for more than zero seconds. The work can be given up."""
         work = Work(seconds, callback, answer, self._budgets[rank], urgent=False, width=self._widths[rank])
         self._cores[rank].begin(work)
         return work
 
     def give_up(self, rank: int, work: Work) -> None:
-        """End it without a result."""
+        """End the work without a result."""
         self._cores[rank].give_up(work)
 
     def send(self, rank: int, nbytes: int, callback: Callback) -> None:
-        """What sending a message takes at this rank; `callback` is called twice, as a part of it is done by the thread that computes."""
+        """Do a rank's work of sending a message. `callback` is called twice, because the computing thread does a part of it."""
         self._message(rank, self._cpu.send(nbytes), callback)
 
     def receive(self, rank: int, nbytes: int, callback: Callback) -> None:
-        """What receiving one takes; `callback` is called twice."""
+        """Do a rank's work of receiving a message. `callback` is called twice."""
         self._message(rank, self._cpu.receive(nbytes), callback)
 
     def collective(self, rank: int, nbytes: int, callback: Callback) -> None:
-        """What taking part in a collective takes; `callback` is called twice."""
+        """Do a rank's work in a collective. `callback` is called twice."""
         seconds, share = self._cpu.collective(nbytes), self._cpu.collective_thread_share
         self._move(rank, seconds * (1 - share), callback)
         self._in_thread(rank, seconds * share, callback)
 
     def agree(self, rank: int, callback: Callback, going: bool) -> Any:
-        """What agreeing on whether the run continues takes; calls `callback(going)`."""
+        """Do the work of agreeing whether the run continues, and call `callback(going)`."""
         return self._cores[rank].run(self.agreement_seconds, callback, going, budget=self._budgets[rank])
 
     def _message(self, rank: int, seconds: float, callback: Callback) -> None:
@@ -75,7 +75,7 @@ class Processors:
         self._in_thread(rank, self._cpu.thread_seconds, callback)
 
     def _in_thread(self, rank: int, seconds: float, callback: Callback) -> None:
-        """Work of the thread that computes."""
+        """Do work of the computing thread."""
         if seconds:
             self._cores[rank].run(seconds, callback, budget=self._budgets[rank])
         else:
@@ -89,7 +89,7 @@ class Processors:
 
 
 def _budget(end: Node | Server, seed: int, stream: int, tick: float) -> Budget | None:
-    """Of a process that gets its share by periods, which begin at any moment."""
+    """The budget of a process with a quota by periods, which begin at a random time; None for other processes."""
     if end.cpu_quota is None or end.cpu_quota_period_seconds is None:
         return None
     phase = float(np.random.default_rng((seed, stream, PERIODS)).random()) * end.cpu_quota_period_seconds

@@ -1,4 +1,4 @@
-"""The profile before a run, where workers that are measured at the same time share cores."""
+"""The profile before a run, if workers that are measured at the same time share cores."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hetsim.sim.hosts.processors import Processors
 
 
 def profile_on_hosts(experiment: Experiment) -> Profile:
-    """The profile of all workers, measured at the same time and gathered; it ends at 0 s. No gradient is really computed."""
+    """The profile of all workers, measured at the same time and gathered. It ends at 0 s. No gradient is computed."""
     clock, cluster = Clock(), experiment.cluster
     processors = Processors(clock, cluster, seed=experiment.seed, widths=experiment.widths)
     times = [StepTimes(node, seed=experiment.seed, rank=rank, stream=PROFILING) for rank, node in enumerate(cluster.nodes)]

@@ -1,4 +1,4 @@
-"""The simulator's world where processes share the cores of hosts: how long work takes depends on what else runs there."""
+"""The simulator's world if processes share cores of hosts. The time of work depends on other work there."""
 
 from __future__ import annotations
 
@@ -26,31 +26,31 @@ from hetsim.vector import Vector
 
 
 class HostWorld(EventWorld):
-    """EventWorld, in which gradients, updates and messages are work on cores that others use too."""
+    """EventWorld, in which gradients, updates and messages are work on shared cores."""
 
     @cached_property
     def processors(self) -> Processors:
-        """What the ranks of this run compute on."""
+        """The cores of this run's ranks."""
         experiment = self.experiment
         return Processors(self.env, experiment.cluster, seed=experiment.seed, widths=experiment.widths)
 
     @cached_property
     def _waiting(self) -> list[deque[tuple[RankProcess, fx.Gradient, Callback, Sequence[Mark]]]]:
-        """The gradient that each rank computes, and after it those that it will."""
+        """The gradients of each rank: the current one, followed by waiting ones."""
         return [deque() for _ in self.experiment.cluster.nodes]
 
     @cached_property
     def _ended(self) -> list[float]:
-        """When each rank's last gradient has ended."""
+        """The end of each rank's last gradient."""
         return [-math.inf for _ in self.experiment.cluster.nodes]
 
     @cached_property
     def _sizes(self) -> list[set[int]]:
-        """By rank: the batch sizes for which the rank has computed a gradient, and therefore has kernels."""
+        """For each rank, the batch sizes for which it has computed a gradient, and so has kernels."""
         return [set() for _ in self.experiment.cluster.nodes]
 
     def gradient(self, process: RankProcess, effect: fx.Gradient, callback: Callback, marks: Sequence[Mark] = ()) -> Any:
-        """Takes the time of the node's model on the cores that it gets; one at a time, if more than one was started."""
+        """Takes the time of the node's model on the available cores. Several gradients run one by one."""
         process.state.version = effect.version
         waiting = self._waiting[process.rank]
         waiting.append((process, effect, callback, marks))
@@ -63,7 +63,7 @@ class HostWorld(EventWorld):
         self._compute(rank, self._seconds(rank, effect.batch.samples), deque(marks), self.env.now)
 
     def _seconds(self, rank: int, samples: int) -> float:
-        """What a gradient takes on its own, if it begins now."""
+        """The time of a gradient without other work, if it begins now."""
         now, node = self.env.now, self.experiment.cluster.nodes[rank]
         new = sizes_of_passes(node, samples) - self._sizes[rank]
         self._sizes[rank] |= new
@@ -105,7 +105,7 @@ class HostWorld(EventWorld):
         return self.processors.compute(rank, seconds, end, weights)
 
     def commit(self, process: RankProcess, effect: fx.Commit, callback: Callback) -> Any:
-        """As in EventWorld; where all ranks ask whether the run continues, that is work for each of them."""
+        """The same as in EventWorld. If all ranks ask whether the run continues, each rank has work to do."""
         agree = self.processors.agree
         if not (self._stop.waits and self.processors.agreement_seconds):
             return super().commit(process, effect, callback)

@@ -1,4 +1,4 @@
-"""Lockstep: a program that is the same on all ranks runs once, with arrays of numbers by rank."""
+"""Lockstep: a program that is the same on all ranks runs once, with arrays by rank."""
 
 from hetsim.sim.lockstep.world import LockstepWorld
 

@@ -54,22 +54,22 @@ class VectorizedMetrics(Recorder):
 
     @property
     def activity(self) -> list[RankActivity]:
-        """What each rank did until the last commit, once the run is over."""
+        """The activity of each rank until the last commit, after the run."""
         if self._activity is None:
             self._activity = self._until(self.applied.seconds)
         return self._activity
 
     def restore(self, activity: Sequence[RankActivity]) -> None:
-        """Go on from what the ranks had done. Lockstep has no absences but those of ranks that were not there before."""
+        """Continue from the ranks' earlier activity. In lockstep, only ranks that did not exist before have absences."""
         for name in SUMS:
             getattr(self, name)[:] = [getattr(its, name) for its in activity]
 
     def summary(self) -> dict[str, Any]:
-        """Rates, staleness and idleness, up to the last commit."""
+        """Rates, staleness and idle times, up to the last commit."""
         return summary(self.applied, self.activity)
 
     def _until(self, seconds: float) -> list[RankActivity]:
-        """The activity of all ranks, cut as `RankActivity.cut` does, without the latest intervals."""
+        """The activity of all ranks without the latest intervals, cut as by `RankActivity.cut`."""
         numbers = {name: getattr(self, name).copy() for name in SUMS}
         for is_gradient, start, end, samples in self._recent:
             removed = end - np.maximum(start, seconds)
@@ -80,13 +80,13 @@ class VectorizedMetrics(Recorder):
         return self._with(numbers)
 
     def _with(self, numbers: Mapping[str, NDArray[Any]]) -> list[RankActivity]:
-        """The activity of all ranks, with these sums."""
+        """The activity of all ranks with these sums."""
         columns = [numbers[name].tolist() for name in SUMS]
         made: Any = partial(RankActivity, num_ahead=self.num_ahead)
         return [made(*row) for row in zip(*columns, strict=True)]
 
     def by_rank(self) -> list[RankActivity]:
-        """What each rank has done so far."""
+        """The activity of each rank so far."""
         ranks = self._with({name: getattr(self, name) for name in SUMS})
         for is_gradient, *arrays in self._recent:
             name, iterations = ("compute_seconds", 1) if is_gradient else ("update_seconds", 0)

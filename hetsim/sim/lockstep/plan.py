@@ -1,4 +1,4 @@
-"""The rank that stands for all ranks, and splits of a global batch as arrays by rank."""
+"""The object that stands for all ranks, and splits of a global batch as arrays by rank."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hetsim.sim.lockstep.times import Counts
 
 
 class AllRanks:
-    """Stands for all ranks in place of one: indexing with it gives all ranges, and comparing it is a TypeError."""
+    """Stands for all ranks. Indexing with it returns all ranges, and comparing it raises TypeError."""
 
     __slots__ = ()
     __hash__ = None  # type: ignore[assignment]
@@ -30,7 +30,7 @@ ALL_RANKS: Final[Any] = AllRanks()
 
 
 class VectorizedBatch(fx.Batch):
-    """The ranges of all ranks: `start` and `samples` are arrays by rank. True if any rank has samples."""
+    """The ranges of all ranks. `start` and `samples` are arrays by rank. It is true if any rank has samples."""
 
     __slots__ = ()
     start: Any
@@ -43,7 +43,7 @@ class VectorizedBatch(fx.Batch):
 
 @dataclass(frozen=True, slots=True)
 class VectorizedSplit(Split):
-    """A split that can be indexed by `ALL_RANKS`; `arrays` has the samples and offsets of its layout."""
+    """A split that can be indexed by `ALL_RANKS`. `arrays` contains the samples and offsets of its layout."""
 
     arrays: tuple[Counts, Counts] = field(repr=False, compare=False)
 
@@ -57,7 +57,7 @@ class VectorizedSplit(Split):
 
 @dataclass(frozen=True, slots=True)
 class VectorizedPooledSplit(PooledSplit):
-    """The same of a split of pools."""
+    """The same for a split of pools."""
 
     arrays: tuple[Counts, Counts] = field(repr=False, compare=False)
 

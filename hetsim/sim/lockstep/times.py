@@ -13,7 +13,7 @@ from hetsim.cluster.model import Node
 from hetsim.cluster.streams import generator
 
 TOGETHER = 1024
-"""Streams whose numbers are copied together."""
+"""The number of streams whose numbers are copied together."""
 
 Seconds = NDArray[np.float64]
 """By rank."""
@@ -22,9 +22,9 @@ Counts = NDArray[np.int64]
 
 
 class Draws:
-    """The next numbers of many ranks' streams of one law, as `Distribution.draws` has them, without an iterator for each.
+    """The next numbers of many ranks' streams of one distribution, as from `Distribution.draws`, without an iterator for each.
 
-    A stream that is not asked keeps its number for later. `positions` has how many numbers of each stream an earlier run took.
+    A stream that is not asked keeps its number for later. `positions` are the numbers that an earlier run has taken from each stream.
     """
 
     def __init__(self, law: Distribution, ranks: Sequence[int], *, seed: int, positions: Sequence[int]) -> None:
@@ -37,7 +37,7 @@ class Draws:
         self._taken = np.full(len(ranks), BLOCK)
 
     def fill(self, numbers: Seconds, asked: NDArray[np.bool_]) -> None:
-        """Put one number of each stream at its rank; only the numbers of ranks that are asked count as taken."""
+        """Put one number of each stream at its rank. Only numbers of asked ranks count as taken."""
         empty = np.flatnonzero(self._taken == BLOCK)
         for first in range(0, len(empty), TOGETHER):
             self._refill(empty[first : first + TOGETHER])
@@ -63,8 +63,8 @@ class Draws:
 class VectorizedTimes:
     """The times of the next gradients and updates of all nodes, equal to those of their `StepTimes`.
 
-    Times that are affine in the samples, times noise, are computed as arrays; the other nodes' `StepTimes` are asked one by one.
-    `positions` has how many gradients of each rank an earlier run has had.
+    Times that are affine in the samples, multiplied by noise, are computed as arrays. Other nodes' `StepTimes` are called one by one.
+    `positions` are the numbers of gradients that each rank computed in an earlier run.
     """
 
     def __init__(self, nodes: Sequence[Node], *, seed: int, positions: Sequence[int]) -> None:
@@ -87,7 +87,7 @@ class VectorizedTimes:
         self._draws = [Draws(law, ranks, seed=seed, positions=[positions[r] for r in ranks]) for law, ranks in laws if law is not None]
 
     def seconds(self, samples: Counts, start: Seconds) -> Seconds:
-        """Each rank's seconds for a gradient over its samples, begun at `start`; 0, and no number drawn, for no samples."""
+        """Each rank's seconds for a gradient over its samples that begins at `start`. Without samples, 0, and no number is drawn."""
         asked = samples > 0
         seconds: Seconds = self._overhead + samples * self._per_sample
         if self._draws:
@@ -102,7 +102,7 @@ class VectorizedTimes:
         return seconds
 
     def update_seconds(self, start: Seconds) -> Seconds:
-        """Each rank's seconds for an optimizer step, begun at `start`."""
+        """Each rank's seconds for an optimizer step that begins at `start`."""
         seconds = self._update.copy()
         for rank, times in self._one_by_one.items():
             seconds[rank] = times.update_seconds(float(start[rank]))

@@ -1,7 +1,7 @@
-"""The simulator's world in lockstep: one program runs for all ranks, with an array by rank in place of each rank's number.
+"""The simulator's world in lockstep: one program runs for all ranks, with arrays by rank.
 
-What the event-by-event world does rank by rank is one operation on arrays here, on the same numbers in the same order. So
-commits and times are equal to the last bit, and the cost of an iteration hardly grows with the ranks.
+An operation that the event-by-event world does rank by rank is one operation on arrays here, with the same numbers in the same order.
+So commits and times are equal to the last bit, and the cost of an iteration hardly grows with the number of ranks.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Started(fx.Pending[Any]):
 
 
 class LockstepWorld:
-    """One run, with the results of `EventWorld`. They are in `metrics`, `curve` and `history` after `run`."""
+    """One run, with the same results as `EventWorld`. After `run`, they are in `metrics`, `curve` and `history`."""
 
     name: ClassVar[str] = "backend=sim in lockstep"
     send = receive = receive_within = regroup = attempt = done = unsupported
@@ -80,12 +80,12 @@ class LockstepWorld:
         self._keep = keep
         self._wants = wants or (lambda _: True)
         self.state = _joined([self.prepared.rank_state(rank) for rank in range(num_workers if resumed.ranks else 1)])
-        """The state of all ranks: in its `own`, a number of each rank is an array."""
+        """The state of all ranks. In its `own`, numbers of ranks are arrays."""
         plan = self.prepared.plan
         vectorized = VectorizedPlan(**{given.name: getattr(plan, given.name) for given in fields(plan) if given.init})
         self.program = coordination.program(fx.Node(ALL_RANKS, num_workers, self.state.own), vectorized, self.prepared.start)
         self.clock: Seconds = np.full(num_workers, resumed.began)
-        """The present time of each rank."""
+        """The current time of each rank."""
         self.clock[: len(resumed.seconds)] = resumed.seconds[:num_workers]
         self._committed_at = self.clock
         positions = self.record.num_gradients_before
@@ -93,13 +93,13 @@ class LockstepWorld:
         self._collectives = Collectives(experiment.cluster, seed=experiment.seed)
         self._computes_until: Seconds = np.zeros(num_workers)
         self._computed: NDArray[np.bool_] = np.zeros(num_workers, np.bool_)
-        """The ranks that computed the last gradient, and so take the local step after it."""
+        """The ranks that computed the last gradient, and so take the next local step."""
         self._recorders = {kind: interval_recorder(recorders, kind) for kind in (GRADIENT, UPDATE, ALL_REDUCE, GATHER)}
         self.handlers = handlers(self)
 
     @staticmethod
     def suits(experiment: Experiment, task: Task) -> bool:
-        """Whether it can run this experiment: all ranks do the same, on phantoms, on nodes that are never absent and share no cores."""
+        """Whether it can run this experiment: all ranks do the same on phantoms, and nodes are never absent and share no cores."""
         cluster = experiment.cluster
         same = vars(type(experiment.coordination)).get("same_on_every_rank", False)
         return bool(same) and not (cluster.faults.nodes or cluster.shares_cores) and isinstance(task.initial(), Phantom)
@@ -111,7 +111,7 @@ class LockstepWorld:
 
     @np.errstate(over="ignore", invalid="ignore")  # times that are too large are an error at the end of the run
     def run(self) -> Checkpoint | None:
-        """Run the program to its end. Returns the checkpoint of the run as it has ended, if checkpoints are kept."""
+        """Run the program to its end. Returns the final checkpoint if checkpoints are kept."""
         answer: Any = None
         while True:
             try:
@@ -124,7 +124,7 @@ class LockstepWorld:
             answer, self.clock = self.handlers[type(effect)](self.state, effect, None)
 
     def gradient(self, state: RankState, effect: fx.Gradient, context: None) -> Answered:
-        """Takes the time of each node's model; none if the node's range is empty."""
+        """Takes the time of each node's model, or none for an empty range."""
         assert isinstance(effect.batch, VectorizedBatch), f"all ranks compute {effect.batch!r}: a program has to pick its range by its rank"
         gradient, loss = self.task.gradient(effect.at, effect.batch)
         now, samples = self.clock, effect.batch.samples
@@ -139,7 +139,7 @@ class LockstepWorld:
         return fx.Computed(gradient, loss, samples, seconds), np.where(self._computed, answered, now)  # type: ignore[arg-type]
 
     def gradient_sum(self, state: RankState, effect: fx.GradientSum, context: None) -> Answered:
-        """Each bucket takes the time of the network's algorithm once all ranks have it and the bucket before is reduced."""
+        """Each bucket takes the time of the network's algorithm, after all ranks have it and the previous bucket is reduced."""
         now, before = self.clock, self._computes_until
         computed, end = self.gradient(state, fx.Gradient(effect.at, effect.batch, effect.version), None)
         start, buckets = np.maximum(now, before), self.prepared.buckets(effect.bucket_bytes)
@@ -168,7 +168,7 @@ class LockstepWorld:
         return weights, self._updated(state.version)
 
     def local_update(self, state: RankState, effect: fx.LocalUpdate, context: None) -> Answered:
-        """The same, for the ranks that computed a gradient; without a local optimizer there is no step."""
+        """The same, for the ranks that computed a gradient. Without a local optimizer there is no step."""
         if self.optimizers.local is None:
             return effect.at, self.clock
         weights = state.local_update(self.optimizers.local, effect.at, effect.gradient, effect.epoch)
@@ -190,13 +190,13 @@ class LockstepWorld:
         return effect.value, self._collective(ALL_REDUCE, seconds, size)
 
     def gather(self, state: RankState, effect: fx.Gather, context: None) -> Answered:
-        """Takes the time of eight bytes from each rank to each rank, from the last entry on."""
+        """Takes the time of eight bytes between each pair of ranks, from the last entry on."""
         numbers = np.broadcast_to(effect.number, self.clock.shape)
         seconds = partial(self._collectives.gather_seconds, self.state.enter_collective())
         return tuple(numbers.tolist()), self._collective(GATHER, seconds, 8)
 
     def all_gather(self, state: RankState, effect: fx.AllGather[Any], context: None) -> Answered:
-        """Takes the time of a vector from each rank to each rank, from the last entry on. A phantom stands for those of all."""
+        """Takes the time of a vector between each pair of ranks, from the last entry on. A phantom stands for all vectors."""
         size = nbytes(effect.value)
         seconds = partial(self._collectives.gather_seconds, self.state.enter_collective(), nbytes=size)
         return effect.combine({0: effect.value}), self._collective(GATHER, seconds, size)
@@ -217,7 +217,7 @@ class LockstepWorld:
         return effect.pending.answer, np.maximum(self.clock, effect.pending.end)
 
     def commit(self, state: RankState, effect: fx.Commit, context: None) -> Answered:
-        """Takes no time. The leader decides whether to continue; if seconds are limited, the other ranks wait for its decision."""
+        """Takes no time. The leader decides whether to continue. If seconds are limited, the other ranks wait for its decision."""
         committed: State = effect.state
         state.committed(effect.version, self.prepared.epoch(committed))
         leader = self.experiment.leader
@@ -229,7 +229,7 @@ class LockstepWorld:
         return going, np.maximum(self.clock, at) if self.prepared.stop.waits else self.clock
 
     def checkpoint(self) -> Checkpoint:
-        """The checkpoint of the present version."""
+        """The checkpoint of the current version."""
         seconds = tuple(self._committed_at.tolist())
         return Checkpoint(state=self.history.last, ranks=self._by_rank(), seconds=seconds, progress=self.record.progress_until(seconds))
 
@@ -238,7 +238,7 @@ class LockstepWorld:
         return self.clock, self.clock
 
     def _with_leaders_seconds(self, applied: Sequence[fx.Contribution]) -> Sequence[fx.Contribution]:
-        """The contributions with the leader's seconds for all ranks, as a rank does not know the others'."""
+        """The contributions with the leader's seconds for all ranks, because a rank does not know other ranks' seconds."""
         if not isinstance(applied, SynchronousContributions):
             return applied
         of_leader = (float(np.broadcast_to(round_.seconds, self.clock.shape)[self.experiment.leader]) for round_ in applied.rounds)
@@ -280,14 +280,14 @@ class LockstepWorld:
 
 
 def _of_rank(value: Any, rank: int, shape: tuple[int, ...]) -> Any:
-    """One rank's value of a value in `own`."""
+    """One rank's part of a value in `own`."""
     if isinstance(value, UnreportedTimings):
         return replace(value, seconds=float(np.broadcast_to(value.seconds, shape)[rank]))
     return value
 
 
 def _joined(states: Sequence[RankState]) -> RankState:
-    """One state for all ranks, with their timings as an array. All else is equal on ranks that do the same on phantoms."""
+    """One state for all ranks, with their timings as an array. All other values are equal on ranks that do the same on phantoms."""
     own = dict(states[0].own)
     for name, value in own.items():
         if isinstance(value, UnreportedTimings):

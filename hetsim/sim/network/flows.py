@@ -19,17 +19,17 @@ from hetsim.sim.clock import Callback, Clock
 from hetsim.sim.network.links import EMPTY_ROUTE, INF, Flow, Group, Link, Route
 
 MAX_TOTAL_RATIO: Final = 2.0**24
-"""Ratio of a group's total to the bytes of a starting flow above which the total is set to 0, so that marks stay exact."""
+"""The ratio of a group's total to a starting flow's bytes above which the total is reset to 0, so that marks stay exact."""
 
 MAX_STALE_ENTRIES: Final = 64
-"""Entries in a heap, beyond twice the number of its flows, above which it is rebuilt without the flows that have left."""
+"""The number of heap entries, beyond twice the number of its flows, from which it is rebuilt without flows that have left."""
 
 
 _serial = attrgetter("serial")
 
 
 class Flows:
-    """All present transfers on one clock. A flow ends, and its `callback(answer)` is called, when its last byte has arrived.
+    """All current transfers on one clock. A flow ends, and its `callback(answer)` is called, when its last byte has arrived.
 
     Flows that end at the same moment all end before the first callback is called, and before anything else happens at that
     moment. Callbacks are called in the order of the starts. A flow without bytes ends at the moment of its start.
@@ -49,7 +49,7 @@ class Flows:
     def start(self, route: Route, nbytes: float, callback: Callback, answer: Any = None, weight: float = 1.0) -> Flow:
         """Start a transfer of this number of bytes; `callback(answer)` is called at its end, never within this call.
 
-        Where a link is shared, its rate is in proportion to its weight.
+        On a shared link, its rate is proportional to its weight.
         """
         self._num_started = serial = self._num_started + 1
         if not nbytes:
@@ -89,7 +89,7 @@ class Flows:
             self._leave(group, flow)
 
     def rates(self) -> dict[Flow, float]:
-        """The present rate of each flow, in bytes per second, in the order of the starts."""
+        """The current rate of each flow, in bytes per second, in the order of the starts."""
         if self._unfilled:
             self._fill()
         under_way = [(flow.serial, flow) for group in self._groups.values() for _, _, flow in group.heap if flow.group is group]
@@ -100,7 +100,7 @@ class Flows:
         return self._constraints(flow)[1] if flow.group is self._unshared else flow.group.rate * flow.weight
 
     def _watch(self, link: Link) -> None:
-        """Give a link that changes its present rate, and until its next change."""
+        """Set the current rate of a changing link, and watch it until its next change."""
         assert link.slowdown is not None
         factor, until = link.slowdown.at(self.env.now)
         link.bytes_per_second = link.described / factor
@@ -116,7 +116,7 @@ class Flows:
             self.env.at(until, self._changed, link)
 
     def _changed(self, link: Link) -> None:
-        """A link that changes is watched while flows cross it: a period would never end."""
+        """Continue to watch a changing link while flows cross it, because a period would never end."""
         link.watched = False
         if link.groups:
             self._watch(link)
@@ -143,14 +143,14 @@ class Flows:
         return links, cap
 
     def _contended_group(self, flow: Flow) -> Group:
-        """The group of a flow that starts while other flow uses one of its own links."""
+        """The group of a flow that starts while another flow uses one of its own links."""
         for link in flow.route.own:
             if link.alone is not None and link.alone is not flow:
                 self._regroup_alone(link)
         return self._group(*self._constraints(flow), flow.weight)
 
     def _regroup_alone(self, link: Link) -> None:
-        """Move the only flow of this link to a group that names the link, as it will share the link."""
+        """Move the only flow of this link to a group that names the link, because other flows will share the link."""
         flow = link.alone
         assert flow is not None
         group = flow.group
@@ -196,7 +196,7 @@ class Flows:
             self._set_alarm(group, group.since + (mark - group.given) / group.rate)
 
     def _occupy(self, group: Group) -> None:
-        """Register a group at its links when its first flow joins; a flow that was alone on one of them is moved."""
+        """Register a group at its links when its first flow joins. A flow that was alone on one of them is moved."""
         for link in group.links:
             link.groups[group] = None
             if link.alone is not None:
@@ -219,7 +219,7 @@ class Flows:
             group.rebase()
 
     def _vacate(self, group: Group) -> None:
-        """Remove a group from its links when its last flow has left: its neighbours get its rate, and its total restarts from 0."""
+        """Remove a group from its links when its last flow has left. Its neighbours get its rate, and its total restarts from 0."""
         group.heap.clear()
         group.given = 0.0
         group.solitary = True
@@ -247,7 +247,7 @@ class Flows:
             self._fill_soon(group)
 
     def _fill_soon(self, group: Group) -> None:
-        """Compute the rates after all events of this moment: no time passes, and so no bytes flow, before."""
+        """Compute the rates after all events of this time. No bytes flow before, because no time passes."""
         if not self._unfilled:
             self.env.after(0.0, self._fill)
         self._unfilled[group] = None
@@ -273,7 +273,7 @@ class Flows:
             self._set_alarm(group, group.since + (heap[0][0] - group.given) / group.rate)
 
     def _set_alarm(self, group: Group, due: float) -> None:
-        """Make sure that an alarm is due at this time or before. For a group whose rate is not computed yet, that is done after it."""
+        """Make sure that an alarm is due at this time or before. If the group's rate is not computed yet, do so after its computation."""
         now = self.env.now
         if due < now:
             due = now
@@ -283,7 +283,7 @@ class Flows:
             self.env.at(due, self._alarm, group, URGENT)
 
     def _alarm_due(self, group: Group) -> None:
-        """End the flows that are due, of all groups with an alarm now. None is due if more flows started since the alarm was set."""
+        """End the due flows of all groups with an alarm now. No flow is due if more flows started since the alarm was set."""
         env = self.env
         now = env.now
         ended: list[Flow] = []
@@ -308,7 +308,7 @@ class Flows:
                 callback(flow.answer)
 
     def _end(self, group: Group, now: float, ended: list[Flow]) -> float:
-        """Remove the flows that are due from the group of an alarm. Returns when the next one is due at the present rate."""
+        """Remove the due flows from the group of an alarm. Returns the time of the next end at the current rate."""
         group.alarms.pop()
         heap = group.heap
         while heap:

@@ -86,7 +86,7 @@ class Group:
     """Flows that cross the same links under the same cap. Max-min fairness gives each of them the same rate, per unit of weight.
 
     Each flow has got `given` bytes until the moment `since`, and `rate` bytes per second from then on, times its weight; the cap, too, is
-    per unit of weight. `passing` groups are forgotten with their last flow, as no other is likely to have the same cap. `heap` has
+    per unit of weight. `passing` groups are dropped with their last flow, because another flow is unlikely to have the same cap. `heap` has
     (mark, serial, flow), also of flows that have left: those whose `group` is not this one. `alarms` are the moments of the
     scheduled alarms, in descending order: the last is no later than the end of the first flow, except for rounding.
 
@@ -124,7 +124,7 @@ class Group:
         self.since = 0.0
 
     def settle(self, now: float) -> None:
-        """Bring `given` and `since` up to this moment, at the present rate."""
+        """Bring `given` and `since` up to this time, at the current rate."""
         if self.since != now:
             self.given += self.rate * (now - self.since)
             self.since = now
