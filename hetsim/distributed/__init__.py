@@ -1,4 +1,4 @@
-"""The distributed backend: answers a method's effects with processes. Only this package imports torch.distributed."""
+"""The distributed backend answers a method's effects with processes. Only this package imports torch.distributed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Processes"]
 
 
 def __getattr__(name: str) -> Any:
-    """The backend, imported when it is first used: commands need only what a launcher tells them."""
+    """Import the backend when it is first used, because commands often need only the launcher's settings."""
     if name == "Processes":
         from hetsim.distributed.backend import Processes
 

@@ -70,7 +70,7 @@ class Processes(Backend):
 
     @property
     def settings(self) -> Settings:
-        """What the processes have to know."""
+        """The settings for the processes."""
         here = launched()
         one_host = here is None or here.one_host
         interface = self.interface or (LOOPBACK if here is None or one_host else interface_to(here.address, here.port))
@@ -81,7 +81,7 @@ class Processes(Backend):
 
     @property
     def emulates(self) -> Emulation:
-        """What `emulate` stands for."""
+        """The kind of emulation."""
         return self.emulate or ("none" if is_launched() else "pad")
 
     def num_copies(self, experiment: Experiment) -> int:

@@ -1,4 +1,4 @@
-"""Which device each rank of this host has, and what follows from those of all ranks."""
+"""The device of each rank of this host, and consequences of all ranks' devices."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def local_ranks(experiment: Experiment) -> Sequence[int]:
 
 
 def device_of(experiment: Experiment, rank: int, here: Sequence[int]) -> str:
-    """The device of a rank of this host, whose ranks are `here`: those on cuda take its devices in turn, and share them if need be."""
+    """The device of a rank of this host, whose ranks are `here`. Ranks on cuda get the GPUs in turn, and share them if necessary."""
     name = experiment.device_of(rank)
     if name != "cuda":
         return name
@@ -31,15 +31,15 @@ def device_of(experiment: Experiment, rank: int, here: Sequence[int]) -> str:
 
 
 def reducing_library(gpus: Sequence[float]) -> Literal["gloo", "nccl"]:
-    """What adds up the vectors of these ranks, whose GPUs are `gpus` (0: none): NCCL where each has one of its own, otherwise gloo.
+    """The library that sums these ranks' vectors: NCCL if each has its own GPU, otherwise gloo. `gpus` are the ranks' GPUs (0: none).
 
-    NCCL takes no tensor of the CPU's, and no two ranks on one GPU.
+    NCCL does not accept tensors in the CPU's memory, or two ranks on one GPU.
     """
     return "nccl" if all(gpus) and len(set(gpus)) == len(gpus) else "gloo"
 
 
 def shared_gpu_warnings(gpus: Sequence[float]) -> list[str]:
-    """One sentence for each GPU that several ranks share."""
+    """A sentence for each GPU that several ranks share."""
     ranks = {gpu: [str(rank) for rank, other in enumerate(gpus) if other == gpu] for gpu in gpus if gpu}
     return [
         f"ranks {', '.join(sharing[:-1])} and {sharing[-1]} share a GPU: the steps of one take longer while another computes"
@@ -49,7 +49,7 @@ def shared_gpu_warnings(gpus: Sequence[float]) -> list[str]:
 
 
 def check_devices(experiment: Experiment) -> None:
-    """ValueError with one sentence if a rank of this host has a device that is not there."""
+    """Raise ValueError if this host lacks a rank's device."""
     for rank in local_ranks(experiment):
         if rank < experiment.num_ranks:
             is_server = rank >= experiment.num_workers

@@ -1,8 +1,8 @@
-"""What the launcher that started this process tells it, by environment variables or by arguments. Nothing here imports torch.
+"""Read the launcher's settings for this process from environment variables or arguments. This module does not import torch.
 
-Every launcher that sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT will do: torchrun, hetsim-launch, a script under mpirun. Of SLURM's
-own variables, those of a step with several tasks count, which srun sets: a job's script, a shell that salloc started, and a job of
-submitit's are one process, which starts its own.
+Every launcher that sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT works: torchrun, hetsim-launch, a script under mpirun. SLURM's own
+variables count only in a step with several tasks, as from srun. A job's script, a shell from salloc, and a job of submitit are single
+processes, which start their own.
 """
 
 from __future__ import annotations
@@ -16,40 +16,40 @@ from typing import NamedTuple
 
 BY_HETSIM = "hetsim-launch"
 WATCH = "HETSIM_LAUNCH_WATCH"
-"""The variable by which hetsim-launch hands each process its own number and the end of a pipe that is closed when it lets go, or ends."""
+"""hetsim-launch's variable with a process's number and the end of a pipe, which it closes to end the process, or at its own end."""
 GOES_ON = "HETSIM_LAUNCH_GOES_ON"
-"""The variable by which hetsim-launch tells each process that it continues when one is lost, if the run does: 1, or 0."""
+"""hetsim-launch's variable that tells a process whether the launcher continues when a process is lost, if the run does: 1, or 0."""
 AGAIN = "HETSIM_LAUNCH_AGAIN"
-"""The variable by which hetsim-launch hands a process its `StartedAgain`, as JSON."""
+"""hetsim-launch's variable with a process's `StartedAgain`, as JSON."""
 PORTS = range(20000, 30000)
-"""From which a SLURM step takes its port, by the numbers of job and step, where MASTER_PORT does not say it."""
+"""The ports for SLURM steps without MASTER_PORT. The job's and step's numbers select one."""
 
 
 class StartedAgain(NamedTuple):
-    """A process that was started for a rank that is lost."""
+    """A process that was started again for a lost rank."""
 
     incarnation: int
-    """How often this rank was started before."""
+    """The number of earlier starts of this rank."""
     number: int
-    """Of the run that it joins, among those of its processes."""
+    """The number of the run that it joins, among the runs of its processes."""
     joins_at: float
-    """In seconds of the run."""
+    """The time of joining, in seconds of the run."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Launched:
-    """This process among those that a launcher started."""
+    """This process, as one of those that a launcher started."""
 
     by: str
     """The launcher's name."""
     rank: int
     size: int
     local_size: int | None
-    """The number of processes on this host, if the launcher says it."""
+    """The number of processes on this host, if the launcher provides it."""
     local_rank: int | None = None
-    """Which of them this one is, from 0, if the launcher says it."""
+    """The index of this process on its host, from 0, if the launcher provides it."""
     address: str
-    """Of the host of rank 0, or of the launcher, whose store all processes connect to."""
+    """The host of rank 0, or of the launcher whose store all processes use."""
     port: int
     goes_on: bool = False
     """Whether the launcher continues when a process is lost, if the run does."""
@@ -70,25 +70,25 @@ class Launched:
 
 
 class RankStart(NamedTuple):
-    """How `launch` started a process."""
+    """The way in which `launch` started a process."""
 
     rank: int
     incarnation: int
-    """How often this rank was started before."""
+    """The number of earlier starts of this rank."""
     members: tuple[int, ...]
-    """The ranks that take part when the run begins."""
+    """The ranks that take part at the beginning of the run."""
     joins_at: float | None
-    """When this one takes part, in seconds of the run, if it does not from the beginning."""
+    """The time at which this rank joins, in seconds of the run; None if it takes part from the beginning."""
     port: int
-    """Of the run's store, which the keeper hosts."""
+    """The port of the run's store, which the keeper hosts."""
     elastic: bool
-    """Whether the run continues when a rank is lost."""
+    """Whether the run survives the loss of a rank."""
     succession: bool = False
-    """Whether it does when the leader is: another rank leads then."""
+    """Whether the run survives the loss of its leader, because another rank then leads."""
 
 
 def launched(variables: Mapping[str, str] = os.environ) -> Launched | None:
-    """What these environment variables say; None if no launcher started this process. ValueError with one sentence if they do not fit."""
+    """This process's launcher settings; None if no launcher started it. Raises ValueError if the variables contradict each other."""
     if not is_launched(variables):
         return None
     by, rank, size = _names(variables)
@@ -113,17 +113,17 @@ def launched(variables: Mapping[str, str] = os.environ) -> Launched | None:
 
 
 def is_launched(variables: Mapping[str, str] = os.environ) -> bool:
-    """Whether a launcher started this process, as one of those of a run."""
+    """Whether a launcher started this process for a run."""
     return "RANK" in variables or "WORLD_SIZE" in variables or _is_task(variables)
 
 
 def first_rank(variables: Mapping[str, str] = os.environ) -> bool:
-    """Whether this process is the only one, or the first of those that a launcher started."""
+    """Whether this process is the only one, or the first one of a launcher."""
     return not is_launched(variables) or variables.get(_names(variables)[1]) == "0"
 
 
 def check_alone(what: str = "the same run", remedy: str = "add backend=dist, or start one process") -> None:
-    """ValueError with one sentence if a launcher started several processes, each of which would simulate this, or hetsim's own did one."""
+    """Raise ValueError in a process of a launcher with several processes, each of which would simulate, and in a rank of hetsim."""
     variables = os.environ
     if not is_launched(variables):
         return
@@ -136,20 +136,20 @@ def check_alone(what: str = "the same run", remedy: str = "add backend=dist, or 
 
 
 def _names(variables: Mapping[str, str]) -> tuple[str, str, str]:
-    """The name of the launcher that started this process, and of the variables that say its rank and the number of all."""
+    """The launcher's name, and the names of its variables for the rank and the number of processes."""
     if _is_task(variables) and not ("RANK" in variables and "WORLD_SIZE" in variables):
         return "SLURM", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"
     return _by(variables), "RANK", "WORLD_SIZE"
 
 
 def _is_task(variables: Mapping[str, str]) -> bool:
-    """Whether this process is one of several tasks of a step of SLURM's."""
+    """Whether this process is one of several tasks of a SLURM step."""
     tasks = variables.get("SLURM_STEP_NUM_TASKS", "")
     return "SLURM_PROCID" in variables and tasks.isdecimal() and int(tasks) > 1
 
 
 def _check_on_host(found: Launched, rank: str, local_rank: str, local_size: str) -> None:
-    """ValueError with one sentence if the process's number on its host, or their number there, does not fit the other numbers."""
+    """Raise ValueError if the process's index or the number of processes on its host contradicts the other numbers."""
     number, count = found.local_rank, found.local_size
     if count is not None and count > found.size:
         raise ValueError(f"{local_size} does not fit the {found.size} processes of the run: a host has at most all of them")
@@ -184,7 +184,7 @@ def _whole(variables: Mapping[str, str], name: str, *, at_least: int = 0) -> int
 
 
 def _slurms_first_host(variables: Mapping[str, str], by: str) -> str:
-    """The name of the first host of a SLURM step, as in node03 of node[03-05,7],other."""
+    """The first host of a SLURM step: node03 for node[03-05,7],other."""
     nodes = variables.get("SLURM_STEP_NODELIST", "") if by == "SLURM" else ""
     first = re.match(r"(?:[^,\[]|\[[^\]]*\])*", nodes)
     host = re.sub(r"\[([^\],-]+)[^\]]*\]", r"\1", first[0] if first else "")
@@ -201,7 +201,7 @@ def _slurms_port(variables: Mapping[str, str]) -> int:
 
 
 def _slurms_local_size(variables: Mapping[str, str]) -> int | None:
-    """How many tasks of the step are on this host, of a list such as 2(x3),1; None if it is not said."""
+    """The number of the step's tasks on this host, from a list such as 2(x3),1; None without a list."""
     name, number = "SLURM_STEP_TASKS_PER_NODE", "SLURM_NODEID"
     if name not in variables or number not in variables:
         return None

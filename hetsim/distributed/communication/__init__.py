@@ -1,1 +1,1 @@
-"""What ranks send each other, and the sums that they make."""
+"""Messages between ranks, and their sums."""

@@ -25,33 +25,33 @@ from hetsim.distributed.communication.transport import Transport
 from hetsim.distributed.pacing.padding import realtime_priority
 
 ROUND_TRIPS = 32
-"""How many round trips a reading is the best of."""
+"""The number of round trips in a reading. The shortest one counts."""
 START_DELAY_SECONDS = 0.02
-"""Seconds from agreeing on the start to the start, so that all ranks know it in time."""
+"""The seconds from the agreement on the start to the start, so that all ranks know it in time."""
 
 Clock = Callable[[], float]
 
 
 class Reading(NamedTuple):
-    """A clock read against the leader's, in seconds."""
+    """A comparison of a clock with the leader's, in seconds."""
 
     at: float
-    """By this clock."""
+    """The time by this clock."""
     offset: float
     """The leader's clock minus this one."""
     error: float
-    """The most that the offset can be wrong: half of the round trip."""
+    """The maximum error of the offset: half of the round trip."""
 
 
 class Line(NamedTuple):
-    """Puts a moment of a rank's run on the leader's clock: `shift + rate * seconds`."""
+    """Converts a time of a rank's run to the leader's clock: `shift + rate * seconds`."""
 
     rate: float = 1.0
     shift: float = 0.0
 
 
 def clock_id() -> float:
-    """A whole number for the clock that this process reads: the same for all processes of a host that was started once."""
+    """A whole number that identifies this process's clock. It is equal for all processes of a host since its boot."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text()
         name = f"{boot} {os.stat('/proc/self/ns/time').st_ino}"  # containers may shift the clock
@@ -61,35 +61,35 @@ def clock_id() -> float:
 
 
 class Clocks:
-    """The clocks of all ranks of a run, by rank: `ids` are equal where ranks share one."""
+    """The clocks of all ranks of a run, by rank. `ids` are equal for ranks with the same clock."""
 
     def __init__(self, ids: Sequence[float], *, leader: int) -> None:
         self._keepers = [ids.index(each) for each in ids]
-        """For each rank, the lowest one that shares its clock: this one reads it."""
+        """For each rank, the lowest rank with the same clock, which reads the clock."""
         self._leader = leader
         none = [Reading(0.0, 0.0, 0.0)] * len(ids)
         self.start, self.end = none, none
         self._began = 0.0
         self.seconds_before = 0.0
-        """What the run's clock says when the run begins; above 0 if it continues from a checkpoint."""
+        """The run's clock at the beginning of the run. It is above 0 if the run continues from a checkpoint."""
 
     @classmethod
     def shared(cls, num_ranks: int, *, leader: int) -> Clocks:
-        """All ranks are on one host."""
+        """The clocks of ranks on one host."""
         return cls([0.0] * num_ranks, leader=leader)
 
     @classmethod
     def found(cls, transport: Transport, own: float, *, leader: int) -> Clocks:
-        """Of ranks that may be on several hosts; `own` is this rank's `clock_id()`."""
+        """The clocks of ranks that may be on several hosts. `own` is this rank's `clock_id()`."""
         return cls([each for (each,) in transport.control.gather_numbers(own)], leader=leader)
 
     @property
     def several(self) -> bool:
-        """Whether there are more clocks than one."""
+        """Whether there are several clocks."""
         return len(set(self._keepers)) > 1
 
     def begin(self, transport: Transport, clock: Clock) -> float:
-        """Read the clocks, and agree on the start. Returns the moment by this rank's clock: the same moment on all hosts."""
+        """Read the clocks, and agree on the start. Returns the start by this rank's clock. It is the same moment on all hosts."""
         if self.several:
             self.start = self.end = self._read(transport, clock)
         transport.control.barrier()
@@ -97,12 +97,12 @@ class Clocks:
         return self._began - self.start[transport.rank].offset
 
     def finish(self, transport: Transport, clock: Clock) -> None:
-        """Read the clocks again, when all programs have ended."""
+        """Read the clocks again after the end of all programs."""
         if self.several:
             self.end = self._read(transport, clock)
 
     def finish_with(self, transport: Transport, clock: Clock, rank: int) -> None:
-        """On this rank and on the leader: read its clock again, where others may be lost."""
+        """Read the clock of `rank` again, on that rank and on the leader, when other ranks may be lost."""
         if self._keepers[rank] == self._keepers[self._leader]:
             return
         reading = torch.empty(3, dtype=torch.float64)
@@ -115,14 +115,14 @@ class Clocks:
         self.end = [*self.end[:rank], Reading(*reading.tolist()), *self.end[rank + 1 :]]
 
     def led_by(self, leader: int) -> None:
-        """Another rank leads since the start: its clock is the one that counts."""
+        """Record that another rank leads since the start, so that its clock is the reference."""
         if leader != self._leader:
             _, offset, error = self.start[leader]
             self._leader, self._began = leader, self._began - offset
             self.start = self.end = [Reading(each.at, each.offset - offset, each.error + error) for each in self.start]
 
     def _read(self, transport: Transport, clock: Clock) -> list[Reading]:
-        """The reading of each rank's clock; one rank of a clock measures, one after another."""
+        """Read each rank's clock. One rank of each clock measures, one after another."""
         control, leader, rank = transport.control, self._leader, transport.rank
         mine = Reading(clock(), 0.0, 0.0)
         for keeper in sorted(set(self._keepers) - {self._keepers[leader]}):
@@ -134,7 +134,7 @@ class Clocks:
         return [readings[keeper] for keeper in self._keepers]
 
     def line(self, rank: int) -> Line:
-        """How this rank's seconds since the start become the leader's."""
+        """The conversion of this rank's seconds since the start to the leader's."""
         first, last = self.start[rank], self.end[rank]
         if last.at == first.at:
             return Line()
@@ -142,11 +142,11 @@ class Clocks:
         return Line(1 + drift, drift * (self._began - self.seconds_before - first.offset - first.at))
 
     def change(self, rank: int) -> Callable[[Any], Any]:
-        """What becomes of each batch of rows that `rank` recorded: nothing where all ranks share a clock."""
+        """A function that converts batches of rows from `rank`. It changes nothing if all ranks share a clock."""
         return partial(self.aligned, rank=rank) if self.several else lambda batch: batch
 
     def aligned(self, rows: Any, rank: int) -> Any:
-        """An Arrow batch of the trace that `rank` recorded, on the leader's clock. A message began by the clock of its sender."""
+        """An Arrow batch of `rank`'s trace, on the leader's clock. A message's start is by its sender's clock."""
         import pyarrow as pa
         from pyarrow import compute
 
@@ -158,7 +158,7 @@ class Clocks:
         return pa.RecordBatch.from_arrays([pa.array(start), pa.array(end), *rows.columns[2:]], schema=rows.schema)
 
     def as_numbers(self) -> dict[str, float]:
-        """For the summary: the most by which a time of another host can be wrong, in seconds, and the largest drift."""
+        """For the summary: the maximum error of another host's times, in seconds, and the largest drift."""
         readings = (*self.start, *self.end)
         return {
             "num_clocks": len(set(self._keepers)),
@@ -168,7 +168,7 @@ class Clocks:
 
 
 def measured(transport: Transport, clock: Clock, leader: int) -> Reading:
-    """This rank's clock against the leader's, which calls `answer` meanwhile."""
+    """Compare this rank's clock with the leader's, while the leader calls `answer`."""
     theirs, readings = torch.zeros(1, dtype=torch.float64), []
     with realtime_priority():
         for _ in range(ROUND_TRIPS):
@@ -181,7 +181,7 @@ def measured(transport: Transport, clock: Clock, leader: int) -> Reading:
 
 
 def answer(transport: Transport, clock: Clock, rank: int) -> None:
-    """On the leader: read the clock whenever `rank` asks."""
+    """On the leader: read the clock whenever `rank` asks for it."""
     question = torch.empty(1, dtype=torch.float64)
     with realtime_priority():
         for _ in range(ROUND_TRIPS):

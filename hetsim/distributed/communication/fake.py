@@ -1,4 +1,4 @@
-"""A transport between the threads of one process, for tests: all ranks of a run without starting a process."""
+"""A transport between the threads of one process, for tests: all ranks of a run without any other process."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class FakeNetwork:
         self._entered: dict[tuple[int, int], dict[int, torch.Tensor]] = {}
 
     def transport(self, rank: int) -> FakeTransport:
-        """The transport of one rank, with those of its second thread and for control."""
+        """The transport of one rank, including its second thread's transport and the control transport."""
         transport = FakeTransport(self, rank, lane=0)
         transport.background, transport.control = FakeTransport(self, rank, lane=1), FakeTransport(self, rank, lane=2)
         return transport
 
     def lose(self, rank: int) -> None:
-        """Lose this rank: ranks that wait for it, now or later, get PeerLost."""
+        """Lose this rank. Ranks that wait for it, now or later, get PeerLost."""
         with self.changed:
             self.lost.add(rank)
             self.changed.notify_all()
@@ -46,7 +46,7 @@ class FakeNetwork:
             return its
 
     def exchange(self, lane: int, serial: int, rank: int, tensor: torch.Tensor) -> list[torch.Tensor]:
-        """The tensors of all ranks in the collective with this number, in rank order; waits until all have entered."""
+        """The tensors of all ranks in the collective with this number, in rank order. Waits until all have entered."""
         with self.changed:
             entered = self._entered.setdefault((lane, serial), {})
             entered[rank] = tensor.clone()
@@ -96,7 +96,7 @@ class FakeTransport(Transport):
         everything.copy_(torch.cat(self._exchange(mine)))
 
     def add_up(self, flat: torch.Tensor) -> None:
-        """From the last rank to the first: a library's order is not that of the ranks."""
+        """Add from the last rank to the first, because a library's order differs from the rank order."""
         last, *others = reversed(self._exchange(flat))
         flat.copy_(sum(others, start=last))
 

@@ -1,4 +1,4 @@
-"""The transport over gloo: of a run's processes for good, or of groups that can be formed again without those that are lost.
+"""The transport over gloo: a permanent group of a run's processes, or groups that can form again without lost members.
 
 Such a group is gloo's own object and not torch.distributed's default group. So a process may have several groups, and an old one leaves
 nothing behind. In a collective, only the neighbours of a lost rank notice the loss; the others wait until `interrupt` shuts down the
@@ -33,28 +33,28 @@ from hetsim.distributed.pacing.padding import realtime_priority
 from hetsim.effects import PeerLost
 
 TIMEOUT = timedelta(days=7)
-"""Of gloo's operations. It is long, as a slow step is no failure, and gloo notices a dead peer at once."""
+"""The timeout of gloo's operations. It is long, because a slow step is no failure, and gloo notices a dead peer at once."""
 FORM_TIMEOUT = timedelta(seconds=5)
-"""Of the connections of a group: as long as those wait for a rank that is lost while they are made."""
+"""The timeout of a group's connections. They wait this long for a rank that is lost while they are made."""
 LANES = ("program", "background", "control")
-"""The collectives of the program's thread, of the effects that it starts, and of what is outside the programs."""
+"""The collectives of the program's thread, of the started effects, and of control outside the programs."""
 DESCRIPTORS = "/dev/fd"
 T = TypeVar("T")
 
 
 @dataclass
 class Standing:
-    """What all lanes of a group have to know."""
+    """The common state of a group's lanes."""
 
     interrupted: bool = False
     lost: set[int] = field(default_factory=set)
-    """Members that are lost, though the group continues."""
+    """Lost members of a group that continues."""
 
 
 class GlooTransport(Transport):
-    """One of gloo's groups of these members, which are ranks of the run, in ascending order. `size` is how many they are.
+    """One of gloo's groups of these members, which are ranks of the run, in ascending order. `size` is their number.
 
-    A collective, and an exchange of bytes, raises PeerLost soon after the group is interrupted. `send` and `receive` may never return then.
+    A collective or an exchange of bytes raises PeerLost soon after the group is interrupted. `send` and `receive` may then never return.
     """
 
     def __init__(self, gloo: Any, rank: int, members: Sequence[int], standing: Standing | None = None) -> None:
@@ -69,7 +69,7 @@ class GlooTransport(Transport):
     @classmethod
     @contextlib.contextmanager
     def connect(cls, rank: int, size: int, store: Any) -> Iterator[GlooTransport]:
-        """Connect to the other ranks by a store; at the end of the block, wait for them and disconnect."""
+        """Connect to the other ranks through a store. At the end of the block, wait for them and disconnect."""
         with realtime_priority(), peer_errors():
             dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=TIMEOUT)
             groups: list[Any] = [dist.group.WORLD, dist.new_group(), dist.new_group()]
@@ -108,7 +108,7 @@ class GlooTransport(Transport):
         return self.unless_lost(partial(super().receive_piece, source), source)
 
     def unless_lost(self, exchange: Callable[[], T], peer: int) -> T:
-        """What the exchange with a peer returns, in a thread of its own, which is left alone if that is lost. PeerLost then."""
+        """The result of an exchange with a peer, in a separate thread. If the peer is lost, raises PeerLost and abandons the thread."""
         answer: Future[T] = Future()
 
         def answering() -> None:
@@ -128,7 +128,7 @@ class GlooTransport(Transport):
                 raise PeerLost.of(peer)
 
     def _collective(self, begin: Callable[..., Any], *arguments: Any) -> None:
-        """Take part in one. PeerLost if a member is lost, or the group is interrupted."""
+        """Take part in a collective. Raises PeerLost if a member is lost, or the group is interrupted."""
         with peer_errors():
             work = begin(*arguments)
             while True:
@@ -145,7 +145,7 @@ class GlooTransport(Transport):
                     raise PeerLost(f"a rank was lost while rank {self.rank} waited for it")
 
     def _keep(self) -> None:
-        """Never destroy gloo's group, which would wait for what is under way."""
+        """Never destroy gloo's group, because that would wait for operations in progress."""
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._gloo))
 
     def all_to_all(self, parts: torch.Tensor, mine: torch.Tensor) -> None:
@@ -172,7 +172,7 @@ class GlooTransport(Transport):
 
 
 class Group(GlooTransport):
-    """A generation's lanes, and their connections. Any thread may `interrupt` it; only the program's thread closes it."""
+    """A generation's lanes, and their connections. Any thread may `interrupt` it. Only the program's thread closes it."""
 
     def __init__(self, lanes: Sequence[Any], rank: int, members: Sequence[int], connections: Sequence[socket.socket]) -> None:
         program, *others = lanes
@@ -186,9 +186,9 @@ class Group(GlooTransport):
         cls, store: Any, name: str, *, rank: int, members: Sequence[int], lanes: Sequence[str] = LANES, interruptible: bool = True,
         within: timedelta = FORM_TIMEOUT,
     ) -> Group:  # fmt: skip
-        """Connect to these members; each of them calls this with the same name. PeerLost if one of them does not come `within` this time.
+        """Connect to these members. Each member calls this with the same name. Raises PeerLost if one does not come `within` this time.
 
-        While an interruptible one is formed, this process makes no other connections.
+        While a group that can be interrupted forms, this process makes no other connections.
         """
         members = sorted(members)
         position, before = members.index(rank), set(_connections(_port(store)).values())
@@ -203,14 +203,14 @@ class Group(GlooTransport):
         return cls(made, rank, members, [socket.socket(fileno=descriptor) for descriptor in new])
 
     def interrupt(self) -> None:
-        """Let all that waits in this group, here and at its other members, raise PeerLost."""
+        """Let all operations that wait in this group raise PeerLost, here and at its other members."""
         self._standing.interrupted = True
         for connection in self._connections:
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Let go of the connections, which are closed once nothing uses the lanes."""
+        """Release the connections, which are closed when nothing uses the lanes any more."""
         connections, self._connections = self._connections, []
         for connection in connections:
             with contextlib.suppress(OSError):
@@ -219,16 +219,16 @@ class Group(GlooTransport):
 
 
 def _port(store: Any) -> int:
-    """That of the process that hosts the store."""
+    """The port of the process that hosts the store."""
     while isinstance(store, dist.PrefixStore):  # type: ignore[attr-defined]
         store = store.underlying_store
     return int(store.port)
 
 
 def _connections(but_port: int) -> dict[int, int]:
-    """This process's descriptors that are connected by TCP, except to this port: never a listening one, which gloo needs as it is.
+    """This process's descriptors with TCP connections, except to this port. Listening ones are excluded, because gloo needs them.
 
-    Each with the number of its socket, which no later socket has, as a descriptor may be used again.
+    Each descriptor comes with its socket's number, because a descriptor may be reused, and a socket's number is not.
     """
     found = {}
     for name in os.listdir(DESCRIPTORS):

@@ -1,4 +1,4 @@
-"""What a rank's process runs on, in numbers that ranks can tell each other."""
+"""Facts about a rank's process as numbers, which ranks can exchange."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from hetsim.distributed.pacing.padding import realtime_priority
 
 
 def facts() -> list[float]:
-    """A number for this process's machine, the cores that it may use, share and period in seconds of its cgroup's quota, seconds of a tick,
-    and whether a thread gets real-time priority.
+    """Facts about this process as numbers.
 
-    Share and period are 0 where there is no quota, and the tick where it is not known.
+    These are a number for its machine, its usable cores, share and period in seconds of its cgroup's quota, seconds of a tick, and whether
+    threads get real-time priority. Share and period are 0 without a quota. The tick is 0 if it is unknown.
     """
     try:
         share, period = own_cgroup().share or (0.0, 0.0)

@@ -1,10 +1,10 @@
-"""Messages between processes: for each peer a thread that receives and one that sends, and one inbox ordered by due time.
+"""Messages between processes. Each peer has a thread that receives and a thread that sends. One inbox is ordered by due time.
 
 Gloo's receive from any rank does not notice a killed peer, and its asynchronous sends and receives do not report completion. So each peer
-has a thread that waits for what it sends, and a thread that waits until what is sent to it has arrived.
+has a thread that waits for its messages, and a thread that waits for the arrival of messages to it.
 
-With padding, a message is due when the description says. If its way shares links, its header has the number of its transfer, and it is
-due after the end of that, which may change until then as other transfers begin.
+With padding, the cluster's description sets the time at which a message is due. If the message shares links, its header contains the
+number of its transfer, and it is due after the transfer's end. The end may change when other transfers begin.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from hetsim.vector import nbytes
 from hetsim.workloads.device import CPU, Device
 
 GOODBYE, TRANSFER = "program ended", "number of transfer"
-"""What mailboxes tell each other, in words that no program's header has for a name."""
+"""Headers of messages between mailboxes, with names that no program's header has."""
 
 
 class Mailbox:
@@ -64,20 +64,20 @@ class Mailbox:
         self.pace = pace
         self._arrived = Condition()
         self._inbox: list[Arrival] = []
-        """In the order of their arrival."""
+        """The messages in the order of their arrival."""
         self._latest: dict[int, float] = {}
-        """When the last message of each peer was due that has been received."""
+        """The due time of the last received message, by peer."""
         self._lost: set[int] = set()
         self._ended: set[int] = set()
         peers = list(peers)
         self._outbox: dict[int, Outbox] = {}
         self._links = links
         self.num_sent = dict.fromkeys(peers, 0)
-        """Messages given to `send`, by receiver."""
+        """The number of messages given to `send`, by receiver."""
         self.num_arrived = dict.fromkeys(peers, 0)
-        """Messages that have arrived, by sender."""
+        """The number of messages that have arrived, by sender."""
         self.links: dict[int, Transport] = {}
-        """By which each peer is reached, also one that is lost."""
+        """The transport to each peer, including lost ones."""
         self._threads: dict[int, list[Thread]] = {}
         self.states = StateQuestions(self._arrived, self._put_out, answering or Answering())
         with realtime_priority():
@@ -91,7 +91,7 @@ class Mailbox:
             return sorted(self._outbox.keys() - self._lost)
 
     def connect(self, peer: int, link: Transport) -> bool:
-        """A new process of this rank is reached by this link from now on. False if the run has ended."""
+        """Use this transport to a new process of this rank from now on. Returns False if the run has ended."""
         self.lose(peer)
         with self._arrived, realtime_priority():
             if self._closing:
@@ -114,7 +114,7 @@ class Mailbox:
             thread.start()
 
     def send(self, to: int, header: dict[str, Any], payload: Any, *, at: float) -> None:
-        """Send a message without waiting, also for the device; `at` counts as the moment at which it was sent."""
+        """Send a message without waiting, even for the device. It counts as sent at the time `at`."""
         with self._arrived:
             if self._goes_on and (to in self._lost or any(its.lost and its.source == to for its in self._inbox)):
                 return  # the program, which does not know of the loss yet, means the process that is lost, not the one that has joined
@@ -129,9 +129,9 @@ class Mailbox:
     @overload
     def receive(self, source: int | None, until: float) -> Arrival | None: ...
     def receive(self, source: int | None, until: float = math.inf) -> Arrival | None:
-        """The message due first, of all or of those from `source`; waits until it is due. PeerLost if such a peer is lost.
+        """The message that is due first, from any source or from `source`. Waits until it is due. Raises PeerLost if such a peer is lost.
 
-        None if none is due `until` this moment of the host's clock.
+        Returns None if no message is due `until` this time of the host's clock.
         """
         with self._arrived:
             while True:
@@ -151,14 +151,14 @@ class Mailbox:
                 self._arrived.wait(None if waking == math.inf else waking - now)
 
     def has_message(self, source: int | None) -> bool:
-        """Whether a message for such a `receive` has arrived, whether due or not."""
+        """Whether a message for such a `receive` has arrived, due or not."""
         with self._arrived:
             return any(source in (None, its.source) for its in self._inbox)
 
     def due_before(self, moment: float, *, wait: bool) -> float | None:
-        """When the first message is due, if that is before this moment, or is the present one; None if there is none until then.
+        """The time at which the first message is due, if it is before this time or now; None without such a message.
 
-        With `wait` it waits for one, or for the moment; without, it returns at once.
+        With `wait`, it waits for a message or until this time. Otherwise it returns at once.
         """
         with self._arrived:
             while True:
@@ -174,7 +174,7 @@ class Mailbox:
                 self._arrived.wait(min(due, moment) - now)
 
     def close(self) -> None:
-        """Report to all peers that this program has ended, and wait until all of theirs have."""
+        """Report the end of this program to all peers, and wait for the end of theirs."""
         with self._arrived:
             self._closing = True
         for outbox in self._outbox.values():
@@ -187,14 +187,14 @@ class Mailbox:
             self._links.remove()
 
     def abandon(self, error: Exception) -> None:
-        """Let `receive` raise this error, and the threads end, once their connections are shut down; the program has not ended."""
+        """Let `receive` raise this error, and let the threads end after their connections are shut down. The program has not ended."""
         self._abandoned = True
         self.fail(error)
         for outbox in self._outbox.values():
             outbox.end()
 
     def _first(self, source: int | None) -> Arrival | None:
-        """The message that is due first, of all or of those from `source`, as far as is known."""
+        """The message that is currently due first, from any source or from `source`."""
         self._set_due()
         return min((its for its in self._inbox if source in (None, its.source)), key=attrgetter("due"), default=None)
 
@@ -207,7 +207,7 @@ class Mailbox:
             its.due = latest[its.source] = max(due, latest.get(its.source, due))
 
     def _received(self, message: Arrival) -> Arrival:
-        """Take out a message that is due."""
+        """Remove a message that is due."""
         self._inbox.remove(message)
         if message.lost:
             raise PeerLost.of(message.source)
@@ -264,7 +264,7 @@ class Mailbox:
             self.fail(error)
 
     def arrive(self, source: int, header: dict[str, Any], payload: Any = None) -> None:
-        """A message is here, whose header says when it was sent: put it into the inbox."""
+        """Put a message into the inbox. Its header contains its time of sending."""
         message = Arrival(source, header, payload)
         message.arrived = message.moment = self.pace.clock()
         message.sent_at = header.pop("sent_at") + self._began
@@ -281,7 +281,7 @@ class Mailbox:
             self._arrived.notify_all()
 
     def _put_out(self, to: int, header: dict[str, Any], payload: Any) -> bool:
-        """Send this after what was sent before. False if this peer is lost."""
+        """Send this message after earlier ones. Returns False if the peer is lost."""
         if to not in self._outbox or to in self._lost:
             return False
         link = self.links[to]
@@ -293,7 +293,7 @@ class Mailbox:
         return True
 
     def lose(self, peer: int, link: Transport | None = None) -> None:
-        """This peer is gone: `receive` raises PeerLost once its messages are read. Nothing, if it is reached by another link by now."""
+        """A peer is lost: `receive` raises PeerLost after its messages. Nothing happens if the peer has a new connection."""
         with self._arrived:
             if link is not None and self.links.get(peer) is not link:
                 return
@@ -312,7 +312,7 @@ class Mailbox:
             self._arrived.notify_all()
 
     def _drop_transfers(self, peer: int) -> None:
-        """Drop the messages of a lost peer whose transfers have not ended."""
+        """Drop the messages of a lost peer with unfinished transfers."""
         now = self.pace.clock()
         self._set_due()
         self._inbox = [its for its in self._inbox if its.source != peer or its.transfer is None or its.transfer.ends <= now]
@@ -323,7 +323,7 @@ class Mailbox:
             self._arrived.notify_all()
 
     def fail(self, error: Exception) -> None:
-        """Something broke in a thread: let `receive` raise it."""
+        """A thread has failed: let `receive` raise the error."""
         with self._arrived:
             self._broken = error
             self._arrived.notify_all()

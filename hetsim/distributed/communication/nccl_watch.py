@@ -1,7 +1,7 @@
-"""Notices a lost rank where NCCL does not: its collectives wait for a rank that is gone until their timeout.
+"""Detect a lost rank for NCCL, whose collectives wait for a lost rank until their timeout.
 
-gloo notices at once. So each rank waits by gloo, in a thread, for a message from the rank before it, which comes when that one's program
-has ended. If the rank is lost instead, this process ends: its own loss is noticed by the next one, and so on round the ring.
+gloo detects a loss at once. So each rank waits in a thread for a gloo message from the previous rank, which comes at the end of that
+rank's program. If the rank is lost instead, this process ends. The next rank detects that, and so on around the ring.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from hetsim.effects import PeerLost
 
 
 class PeerWatch:
-    """While the block lasts, `report(error)` is called in a thread if the rank before this one is lost.
+    """Within this context, `report(error)` is called in a thread if the previous rank is lost.
 
-    At the end of the block it waits until that rank has come to its own end. The transport's messages must be used by nobody else.
+    The context's end waits for the end of that rank. No other code may use the transport's messages.
     """
 
     def __init__(self, transport: Transport, report: Callable[[PeerLost], None]) -> None:
@@ -38,7 +38,7 @@ class PeerWatch:
             self._thread.join()
 
     def cancel(self) -> None:
-        """Report nothing from now on: this rank has an error of its own, which is nearer to the cause."""
+        """Report nothing from now on, because this rank's own error is nearer to the cause."""
         self._cancelled = True
 
     def _watch(self) -> None:

@@ -1,7 +1,7 @@
-"""How the vectors of an all-reduce are added up: by gloo in the CPU's memory, or by NCCL where they are.
+"""Add the vectors of an all-reduce: by gloo in the CPU's memory, or by NCCL on the GPUs.
 
-NCCL only has these collectives. Everything else goes by gloo: NCCL has no receive from anyone, its sends block without a matching
-receive, and it does not notice that a rank is killed (`hetsim.distributed.communication.nccl_watch`).
+NCCL is used only for these sums, and gloo for everything else. NCCL cannot receive from any source, its sends block without a matching
+receive, and it does not detect a killed rank (`hetsim.distributed.communication.nccl_watch`).
 """
 
 from __future__ import annotations
@@ -26,35 +26,37 @@ from hetsim.workloads.device import Device
 
 
 class Add(Protocol):
-    """The sum over all ranks of a vector on each rank's device, on this rank's device."""
+    """A function that sums a vector on each rank's device over all ranks. The result is on this rank's device."""
 
     def __call__(self, value: Any, /, *, in_place: bool = False) -> torch.Tensor:
-        """With `in_place`, the sum may take the value's place."""
+        """With `in_place`, the sum may overwrite the value."""
 
 
 AddUp = Callable[[Any], Callable[[], None]]
-"""Of numbers on each rank's device, called by the thread that has made them: a function that puts the sum over all ranks in their place, in
-the second thread."""
+"""A function of entries on each rank's device, called by the thread that made them.
+
+It returns a function that replaces them by the sum over all ranks, for the second thread.
+"""
 Report = Callable[[RunFailed | PeerLost], None]
 Library = Literal["gloo", "nccl"]
 ABORT_SECONDS = 2.0
-"""In which NCCL's groups have to be aborted."""
+"""The time within which NCCL's groups must be aborted."""
 
 
 class Reduction(NamedTuple):
-    """How all ranks add up, and by which library; the threads of a rank have a group of processes each."""
+    """The order and library of the ranks' sums. Each of a rank's threads has its own process group."""
 
     library: Library
     main: Add
     second: Add
     order: str
-    """As the key `backend.reduction` names it."""
+    """The value of the key `backend.reduction`."""
     bucket: AddUp
-    """In the place of a part of a vector, by the second thread's group."""
+    """Replaces a part of a vector by its sum, in the second thread's group."""
 
     @classmethod
     def by_gloo(cls, transport: Transport, device: Device, order: str) -> Reduction:
-        """Through the CPU's memory."""
+        """Sums in the CPU's memory."""
 
         def through_cpu(sums: Sums) -> Add:
             add = in_order(sums, order)
@@ -86,7 +88,7 @@ class Reduction(NamedTuple):
 
     @classmethod
     def on_device(cls, sums: Sums, background: Sums, device: Device, order: str) -> Reduction:
-        """By a library that adds up what is on the devices."""
+        """Sums on the devices, by a library that adds there."""
 
         def there(sums: Sums) -> Add:
             add = in_order(sums, order)
@@ -113,17 +115,17 @@ class Reduction(NamedTuple):
 
 
 def in_order(sums: Sums, order: str) -> Add:
-    """The sum that the key `backend.reduction` names, of tensors where the library takes them."""
+    """The sum by the key `backend.reduction`, of tensors on the library's device."""
     return sums.sum_in_rank_order if order == "ordered" else sums.sum
 
 
 @contextlib.contextmanager
 def connected(library: Library, transport: Transport, device: Device, order: str, *, interface: str, report: Report) -> Iterator[Reduction]:
-    """Within the block, the ranks can add up by this library, the same on all of them; NCCL's groups are made and left here, and only here.
+    """Within this context, the ranks can sum with this library, which is the same on all of them. NCCL's groups exist only in this context.
 
-    NCCL's own timeout is as long as gloo's, as a slow step is no failure: a watch calls `report(error)` if a rank is lost. NCCL connects
-    in a first sum, which may take seconds. If the block fails, its groups are aborted, so that nothing waits for the other ranks; if even
-    that does not end, `report(error)` has to end the process.
+    NCCL's own timeout is as long as gloo's, because a slow step is no failure. A watch calls `report(error)` if a rank is lost. NCCL
+    connects in a first sum, which may take seconds. If the block fails, its groups are aborted, so that nothing waits for other ranks. If
+    the abort hangs, `report(error)` has to end the process.
     """
     if library == "gloo":
         yield Reduction.by_gloo(transport, device, order)
@@ -152,7 +154,7 @@ def connected(library: Library, transport: Transport, device: Device, order: str
 
 
 def aborted(groups: Sequence[Any]) -> bool:
-    """Abort these groups at the same time, as one of NCCL's may wait for another. Whether all have ended in time."""
+    """Abort these groups at the same time, because NCCL groups may wait for each other. Returns whether all ended in time."""
     threads = [Thread(target=group.abort, daemon=True) for group in groups]
     for thread in threads:
         thread.start()

@@ -1,6 +1,6 @@
-"""The sum of one vector of each rank: in rank order, or as the library adds it up.
+"""The sum of one vector of each rank, in rank order or in the library's order.
 
-The tensors are where the library takes them: in the CPU's memory for gloo, on the ranks' GPUs for NCCL.
+The tensors are on the library's device: in the CPU's memory for gloo, on the ranks' GPUs for NCCL.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ import torch.distributed as dist
 from hetsim.effects import PeerLost
 
 _all_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-"""By its name from torch 2.14 on, where the old one warns."""
+"""The function's name from torch 2.14 on, where the old name warns."""
 
 
 class Sums(ABC):
-    """Collectives on flat tensors of equal size and type, which all ranks enter in the same order. They raise PeerLost if one is lost."""
+    """Collectives on flat tensors of equal size and type. All ranks enter them in the same order. They raise PeerLost if a rank is lost."""
 
     size: int
     """The number of ranks."""
 
     @abstractmethod
     def all_to_all(self, parts: torch.Tensor, mine: torch.Tensor) -> None:
-        """Send the k-th of `size` equal parts of `mine` to rank k, and put what rank k sends at the k-th place of `parts`."""
+        """Send the k-th of `size` equal parts of `mine` to rank k. Put the part from rank k at the k-th place of `parts`."""
 
     @abstractmethod
     def all_gather(self, everything: torch.Tensor, mine: torch.Tensor) -> None:
@@ -36,18 +36,18 @@ class Sums(ABC):
 
     @abstractmethod
     def add_up(self, flat: torch.Tensor) -> None:
-        """Put the sum over all ranks in place of `flat`, as the library adds it up: in its own order, the same bits on all ranks."""
+        """Replace `flat` by the sum over all ranks in the library's order, with the same bits on all ranks."""
 
     def sum(self, flat: torch.Tensor, *, in_place: bool = False) -> torch.Tensor:
-        """The same as a new tensor, or `in_place`."""
+        """The same sum as a new tensor, or `in_place`."""
         total = flat if in_place else flat.clone()
         self.add_up(total)
         return total
 
     def sum_in_rank_order(self, flat: torch.Tensor, *, in_place: bool = False) -> torch.Tensor:
-        """The sum over all ranks, added up in rank order, so that it equals the simulator's to the last bit: a new tensor, or `in_place`.
+        """The sum over all ranks in rank order, so that it equals the simulator's to the last bit. A new tensor, or `in_place`.
 
-        Each rank adds up one part, and all ranks gather the parts. Each sends 2(N−1)/N of the vector, as in a ring all-reduce.
+        Each rank adds one part, and all ranks gather the parts. Each sends 2(N−1)/N of the vector, as in a ring all-reduce.
         """
         missing = -len(flat) % self.size
         mine = torch.nn.functional.pad(flat, (0, missing)) if missing else flat.contiguous()
@@ -64,9 +64,10 @@ class Sums(ABC):
 
 
 class GroupSums(Sums):
-    """torch.distributed's, on a group of all ranks (None: all of gloo's first group); `errors` says what its errors mean.
+    """torch.distributed's sums, in a group of all ranks (None: gloo's first group). `errors` translates its errors.
 
-    NCCL's return once they are queued on the device: a caller that needs the result in CPU memory, or reads a clock, synchronises.
+    NCCL's functions return when the work is queued on the device. A caller that needs the result in CPU memory, or reads a clock,
+    synchronises.
     """
 
     def __init__(self, size: int, group: Any, errors: Callable[[], AbstractContextManager[None]]) -> None:
@@ -83,7 +84,7 @@ class GroupSums(Sums):
             _all_gather(everything, mine, group=self._group)
 
     def add_up(self, flat: torch.Tensor) -> None:
-        """A ring adds each piece up along the ring once, a tree at its root: all ranks get a copy of one sum."""
+        """A ring adds each piece once along the ring, and a tree adds at its root. So all ranks get copies of one sum."""
         with self._errors():
             dist.all_reduce(flat, group=self._group)
 
@@ -100,7 +101,7 @@ def peer_errors(rank: int | None = None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def nccl_errors() -> Iterator[None]:
-    """Raise PeerLost for NCCL's errors, with NCCL's first line: it does not tell a lost peer from a broken link or driver."""
+    """Raise PeerLost for NCCL's errors, with NCCL's first line, which does not distinguish a lost peer from a broken link or driver."""
     try:
         yield
     except (RuntimeError, ValueError) as error:

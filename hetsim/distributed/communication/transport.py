@@ -1,7 +1,7 @@
 """The transport between the processes of a run: point-to-point messages and collectives.
 
-A subclass is a transport: `gloo.py` has that of runs, `fake.py` one between threads, for tests. NCCL is none: it has no receive from any
-source, and its sends wait for a matching receive. It only adds up vectors (`reduction.py`).
+`gloo.py` implements it for runs, and `fake.py` between threads, for tests. NCCL cannot implement it, because it cannot receive from any
+source, and its sends wait for a matching receive. NCCL only adds vectors (`reduction.py`).
 """
 
 from __future__ import annotations
@@ -18,43 +18,43 @@ from hetsim.vector import Phantom
 
 T = TypeVar("T")
 LOOK_SECONDS = 0.25
-"""Between two looks, of whoever waits for a peer, whether that is lost, where gloo does not say so."""
+"""The interval at which a waiting caller checks for a lost peer, if gloo does not report the loss."""
 
 
 class Transport(Sums):
     """Blocking operations of one rank with the others, on flat CPU tensors. They raise PeerLost if a peer is lost.
 
-    All ranks have to enter the same collectives in the same order. One thread uses a transport's collectives, and a second one
-    those of its `background`. Messages may be sent and received by one thread for each peer and direction.
+    All ranks have to enter the same collectives in the same order. One thread uses a transport's collectives, and a second
+    thread those of its `background`. Messages may be sent and received by one thread for each peer and direction.
     """
 
     rank: int
     background: Transport
-    """The same ranks, for the collectives of a second thread."""
+    """The same ranks, for a second thread's collectives."""
     members: Sequence[int]
     """The ranks that take part, in the order of a collective's values."""
     control: Transport
-    """The same ranks, for collectives outside the programs: a program that enters one which others do not cannot mix with them."""
+    """The same ranks, for collectives outside the programs. So a program that enters one alone cannot mix with them."""
 
     def __init__(self) -> None:
         self._tags: Counter[int] = Counter()
 
     @abstractmethod
     def begin_send(self, tensor: torch.Tensor, to: int, tag: int = 0) -> Callable[[], object]:
-        """Begin to send a tensor, which nobody changes from now on. The function that is returned waits until the receiver has it.
+        """Begin to send a tensor, which must not change from now on. The returned function waits until the receiver has it.
 
-        Those of one tag arrive in order.
+        Messages with one tag arrive in order.
         """
 
     @abstractmethod
     def begin_receive(self, tensor: torch.Tensor, source: int, tag: int = 0) -> Callable[[], object]:
-        """The next message from `source` with this tag, of the same size and type, will fill the tensor.
+        """Receive the next message from `source` with this tag, of the same size and type, into the tensor.
 
-        The function that is returned waits for it.
+        The returned function waits for it.
         """
 
     def own_tag(self, peer: int) -> int:
-        """A tag that nobody else has, if the peer asks for one as often."""
+        """A unique tag for this peer, if both ranks ask equally often."""
         self._tags[peer] += 1
         return self._tags[peer]
 
@@ -63,7 +63,7 @@ class Transport(Sums):
         self.begin_send(tensor, to)()
 
     def receive(self, tensor: torch.Tensor, source: int) -> None:
-        """Fill the tensor with the next message from `source`, which has the same size and type."""
+        """Fill the tensor with the next message from `source`, of the same size and type."""
         self.begin_receive(tensor, source)()
 
     @abstractmethod
@@ -79,14 +79,14 @@ class Transport(Sums):
         """Wait until all ranks have entered."""
 
     def lose(self, peer: int) -> None:
-        """This peer is lost: do not wait for it any more, where a loss is not noticed by itself."""
+        """Do not wait for this lost peer any more, if the transport does not notice the loss."""
 
     def unless_lost(self, exchange: Callable[[], T], peer: int) -> T:
-        """What an exchange with this peer returns. PeerLost if that is lost, also where a loss is not noticed by itself."""
+        """The result of an exchange with this peer. Raises PeerLost if the peer is lost, even if the transport does not notice it."""
         return exchange()
 
     def gather_numbers(self, *numbers: float) -> list[list[float]]:
-        """These numbers of each rank, in rank order."""
+        """The numbers of each rank, in rank order."""
         mine = torch.tensor(numbers, dtype=torch.float64)
         everything = torch.empty(self.size * len(numbers), dtype=torch.float64)
         self.all_gather(everything, mine)
@@ -94,7 +94,7 @@ class Transport(Sums):
         return rows
 
     def send_bytes(self, pieces: Iterable[bytes], to: int) -> None:
-        """Send pieces of bytes, each after its length, and at the end a length of 0."""
+        """Send pieces of bytes, each after its length, and finally a length of 0."""
         for piece in pieces:
             if piece:
                 self.send(torch.tensor([len(piece)]), to)
@@ -102,12 +102,12 @@ class Transport(Sums):
         self.send(torch.tensor([0]), to)
 
     def receive_bytes(self, source: int) -> Iterator[bytes]:
-        """The pieces that `source` sends by `send_bytes`."""
+        """The pieces that `source` sends with `send_bytes`."""
         while piece := self.receive_piece(source):
             yield piece
 
     def receive_piece(self, source: int) -> bytes:
-        """The next of them; empty at the end."""
+        """The next piece; empty at the end."""
         length = torch.empty(1, dtype=torch.int64)
         self.receive(length, source)
         piece = torch.empty(int(length.item()), dtype=torch.uint8)
@@ -117,5 +117,5 @@ class Transport(Sums):
 
 
 def as_tensor(payload: Any) -> torch.Tensor:
-    """The tensor that is sent for a payload: for a phantom, as many bytes of zeros."""
+    """The tensor to send for a payload. For a phantom, it contains as many zero bytes."""
     return torch.zeros(payload.nbytes, dtype=torch.uint8) if isinstance(payload, Phantom) else payload

@@ -1,4 +1,4 @@
-"""What messages between processes are made of: a header of fixed size, the payload behind it, and what is known when they arrive."""
+"""The parts of messages between processes: a header of fixed size, the payload after it, and the data about an arrived message."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HEADER_BYTES = 512
 
 
 class Expected(NamedTuple):
-    """What a header says of the payload behind it: a type of tensors and how many numbers, or a phantom's bytes and those of a number."""
+    """The payload that a header announces: tensor type and number of entries, or a phantom's bytes and bytes per entry."""
 
     kind: str
     size: int
@@ -25,11 +25,11 @@ class Expected(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Of what is received."""
+        """The number of bytes to receive."""
         return self.size if self.kind == "phantom" else self.size * self._dtype.itemsize
 
     def of(self, content: torch.Tensor) -> Any:
-        """The payload of these bytes."""
+        """The payload from these bytes."""
         return Phantom(self.size, self.itemsize) if self.kind == "phantom" else content.view(self._dtype)
 
     @property
@@ -38,29 +38,29 @@ class Expected(NamedTuple):
 
 
 class Arrival(Message):
-    """A message that has arrived, and when it was sent and is due, in seconds of the host's clock."""
+    """An arrived message, with its times of sending and of being due, in seconds of the host's clock."""
 
     __slots__ = ("arrived", "due", "due_at", "lost", "moment", "sent_at", "transfer")
 
     def __init__(self, source: int, header: dict[str, Any], payload: Any = None) -> None:
         super().__init__(source, header, payload)
         self.lost = False
-        """Whether it stands for a message that will not come: its source is lost."""
+        """Whether it stands for a message that cannot come, because its source is lost."""
         self.transfer: Transfer | None = None
-        """Its transfer over shared links, if it has crossed any."""
+        """Its transfer over shared links, if there is one."""
         self.moment = 0.0
-        """When it is due by itself; with a transfer, so many seconds after the end of that."""
+        """The time at which it is due without earlier messages. With a transfer, the seconds after the transfer's end."""
         self.due = inf
-        """When it is due, after what its source had sent before; if it has yet to be received, as far as is known."""
+        """The time at which it is due, after its source's earlier messages. It may change until the message is received."""
 
     sent_at: float
     arrived: float
     due_at: float
-    """When it was due or, if it came later, arrived."""
+    """The time at which it was due or, if later, arrived."""
 
 
 def encoded(header: dict[str, Any], payload: Any) -> torch.Tensor:
-    """A header of fixed size: its numbers and ranges, and the type and size of the payload that follows, as JSON."""
+    """A header of fixed size as JSON: its numbers and ranges, and the type and size of the payload."""
     fields = {name: [value.start, value.samples, value.pool] if isinstance(value, Batch) else value for name, value in header.items()}
     if isinstance(payload, torch.Tensor):
         fields["payload"] = [str(payload.dtype).removeprefix("torch."), payload.numel()]
@@ -72,7 +72,7 @@ def encoded(header: dict[str, Any], payload: Any) -> torch.Tensor:
 
 
 def decoded(packed: torch.Tensor) -> tuple[dict[str, Any], Expected | None]:
-    """The header, and what follows it."""
+    """The header, and the announced payload."""
     fields = json.loads(packed.numpy().tobytes())
     payload = fields.pop("payload", None)
     header = {name: Batch(*value) if isinstance(value, list) else value for name, value in fields.items()}

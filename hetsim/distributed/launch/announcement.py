@@ -1,7 +1,7 @@
-"""What the ranks of a run tell the launchers of hetsim-launch, by the store of the first one: that the run continues when a worker is lost.
+"""Messages from a run's ranks to the launchers of hetsim-launch, in the first launcher's store: whether the run survives a worker's loss.
 
-A launcher reads no config. So the leader announces each run before it begins; as long as none is announced, or it has not begun, the end of
-a process ends it.
+A launcher reads no config. So the leader announces each run before it begins. Without an announcement, or before the begin, the end of a
+process ends the run.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ ANNOUNCED, LOST = "announced", "a rank is lost"
 
 
 def announced(store: Any) -> SurvivingRun | None:
-    """The run under way; None if its end is that of any process."""
+    """The current run; None if it ends with any process."""
     return of_peer(store, ANNOUNCED, SurvivingRun.of_entries) if store.check([ANNOUNCED]) and store.get(ANNOUNCED) else None
 
 
 def announce(store: Any, run: SurvivingRun | None, *, leads: bool) -> None:
-    """On each rank, before a run: the leader announces it. RunFailed if one of the processes was lost in an earlier run."""
+    """On each rank, before a run: let the leader announce it. Raises RunFailed if a process was lost in an earlier run."""
     if leads:
         store.set(ANNOUNCED, "" if run is None else json.dumps(asdict(run)))
     if store.check([LOST]):
@@ -36,7 +36,7 @@ def announce(store: Any, run: SurvivingRun | None, *, leads: bool) -> None:
 
 
 def ask_to_stop(store: Any) -> bool:
-    """Ask the run under way to save itself and stop; False if none is saved."""
+    """Ask the current run to save a checkpoint and stop. Returns False if it saves none."""
     run = announced(store)
     if run is None or not run.saves:
         return False
@@ -45,21 +45,21 @@ def ask_to_stop(store: Any) -> bool:
 
 
 def client(address: str, port: int) -> Any:
-    """A further client of the launchers' store. Calls of one client wait for each other."""
+    """Another client of the launchers' store, because calls of one client wait for each other."""
     return dist.TCPStore(address, port, is_master=False, timeout=RENDEZVOUS_TIMEOUT)  # type: ignore[attr-defined]
 
 
 def client_of_run(here: Launched, number: int) -> Any:
-    """A further client of the part of the launchers' store that the ranks of this run use."""
+    """Another client for the part of the launchers' store that this run's ranks use."""
     return run_store(client(here.address, here.port), number)
 
 
 def run_store(store: Any, number: int) -> Any:
-    """The part of the launchers' store that the ranks of this run use."""
+    """The part of the launchers' store that this run's ranks use."""
     return dist.PrefixStore(f"hetsim elastic run {number}", store)  # type: ignore[attr-defined]
 
 
 def on_leaders_clock(store: Any, ranks: Iterable[int], now: float) -> float:
-    """This moment of the clock of these ranks' host as the leader's clock has it, by when the run began on both."""
+    """Convert this time of these ranks' host to the leader's clock, from the run's beginning by both clocks."""
     own = next((of_peer(store, began_key(rank), moment) for rank in ranks if store.check([began_key(rank)])), now)
     return of_peer(store, BEGAN, moment) + now - own

@@ -1,6 +1,6 @@
-"""The calls of hetsim-launch on several hosts: the store by which they find each other, and what has to be equal in all of them.
+"""The calls of hetsim-launch on several hosts: the store through which they meet, and the values that must be equal on all hosts.
 
-The store is that of the launcher of node rank 0, not that of a rank, so that it outlives each of them.
+The launcher of node rank 0 hosts the store, and not a rank, so that the store outlives all ranks.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from hetsim.errors import RunFailed
 
 POLL_SECONDS = 0.1
 MAX_PROCESSES = 10_000
-"""The processes of a host, and the hosts of a run."""
+"""The maximum number of processes of a host, and of hosts of a run."""
 OWN_KEYS = ("data_root", "backend.interface")
-"""Of the words that were typed, those that may differ from host to host."""
+"""Typed keys that may differ between hosts."""
 
 REMEDIES = {
     "nodes": "give the same number on all hosts",
     "versions": "install the same on all hosts",
     "words": f"type the same on all hosts, but for {' and '.join(OWN_KEYS)}",
 }
-"""What has to be equal on all hosts, and what to do if it is not."""
+"""The values that must be equal on all hosts, and the remedy if they are not."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ class Call:
     port: int
     words: Sequence[str]
     version: str
-    """Of hetsim."""
+    """The version of hetsim."""
 
     def __post_init__(self) -> None:
         for name, value in (("nodes", self.nodes), ("processes", self.processes)):
@@ -61,14 +61,14 @@ class Call:
             raise ValueError(f"the port of --master must be from 1 to 65535, not {self.port}")
 
     def told(self) -> dict[str, Any]:
-        """What the other launchers have to know, or what has to be equal on all hosts."""
+        """The values for other launchers, which must be equal on all hosts or which they need."""
         words = [word for word in self.words if word.lstrip("+").partition("=")[0] not in OWN_KEYS]
         versions = {"hetsim": self.version, "torch": str(torch.__version__), "Python": platform.python_version().rpartition(".")[0]}
         return {"processes": self.processes, "nodes": self.nodes, "words": words, "versions": versions}
 
 
 def open_store(call: Call) -> tuple[Any, int]:
-    """The launchers' store, and its port. ValueError if node rank 0 cannot listen, RunFailed if the others do not find it."""
+    """The launchers' store, and its port. Raises ValueError if node rank 0 cannot listen, and RunFailed if other hosts do not find it."""
     if call.node == 0:
         listening = listen(call.address, call.port)
         port = int(listening.getsockname()[1])
@@ -82,7 +82,7 @@ def open_store(call: Call) -> tuple[Any, int]:
 
 
 def _connected(call: Call) -> Any:
-    """A client of the launchers' store. It is made in a thread: torch waits without end for a service that accepts and stays silent."""
+    """A client of the launchers' store, made in a thread, because torch waits forever for a service that accepts and stays silent."""
     answer: SimpleQueue[Any] = SimpleQueue()
 
     def connect() -> None:
@@ -105,7 +105,7 @@ def _connected(call: Call) -> Any:
 
 @contextlib.contextmanager
 def needing_the_store(call: Call) -> Iterator[None]:
-    """A block in which an error of the launchers' store is RunFailed with one sentence, in place of torch's stack of C++."""
+    """Within this context, an error of the launchers' store becomes RunFailed with one sentence, without torch's C++ stack."""
     try:
         yield
     except dist.DistError:
@@ -114,7 +114,7 @@ def needing_the_store(call: Call) -> Iterator[None]:
 
 
 def listen(address: str, port: int) -> socket.socket:
-    """A socket that listens on this address alone. ValueError with one sentence if it cannot."""
+    """A socket that listens only on this address. Raises ValueError if that is impossible."""
     listening = None
     try:
         family, kind, _, _, place = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
@@ -143,7 +143,7 @@ def _answers(address: str, port: int) -> bool:
 
 
 def wait_until(condition: Callable[[], bool], sentence: str) -> None:
-    """Until it holds; RunFailed with this sentence after the time in which all have to connect. Ctrl-C ends it at once."""
+    """Wait until the condition holds. Raises RunFailed after the timeout for connections. Ctrl-C ends the wait at once."""
     deadline = time.monotonic() + RENDEZVOUS_TIMEOUT.total_seconds()
     while not condition():
         if time.monotonic() > deadline:
@@ -152,7 +152,7 @@ def wait_until(condition: Callable[[], bool], sentence: str) -> None:
 
 
 def agree(store: Any, call: Call) -> list[int]:
-    """The number of processes of each host, by node rank. ValueError with one sentence, the same on all, if their calls do not fit."""
+    """The number of processes of each host, by node rank. Raises the same ValueError on all hosts if their calls differ."""
     if store.add(f"called/{call.node}", 1) > 1:
         raise ValueError(f"--node-rank {call.node} was given twice: give each host its own, from 0 to {call.nodes - 1}")
     own = call.told()
@@ -171,7 +171,7 @@ def agree(store: Any, call: Call) -> list[int]:
 
 
 def _call(told: Any) -> dict[str, Any]:
-    """What another launcher says of its call."""
+    """Another launcher's values."""
     checks.whole("nodes", told["nodes"])
     return {
         "processes": checks.whole("processes", told["processes"], most=MAX_PROCESSES),
@@ -182,7 +182,7 @@ def _call(told: Any) -> dict[str, Any]:
 
 
 def _told(store: Any, key: str) -> bool:
-    """Whether this has been written. ValueError with the sentence of another host that has found a misfit."""
+    """Whether this key is written. Raises ValueError if another host has reported a difference."""
     if store.check(["misfit"]):
         raise ValueError(store.get("misfit").decode(errors="replace"))
     return bool(store.check([key]))

@@ -1,4 +1,4 @@
-"""What the processes of a run tell torchrun, or hetsim-launch, which started them. Nothing here imports torch."""
+"""Failures that a run's processes report to torchrun or hetsim-launch, which started them. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from hetsim.distributed.environment import WATCH, is_launched
 from hetsim.runtime.files import write_text
 
 CAUSE, CONSEQUENCE = 0, 3
-"""Orders of reasons: the lower, the nearer to the cause of the run's end. What is neither is between them."""
+"""Orders of failures. A lower order is nearer to the cause of the run's end. Other failures are between these two."""
 
 
 class Failure(NamedTuple):
-    """Why processes failed. The lower the order, the nearer to the cause."""
+    """The reason of a failure. A lower order is nearer to the cause."""
 
     order: int
     sentence: str
 
 
 def leave_reason(sentence: str, *, order: int = 1) -> bool:
-    """Write why this process fails to the file that torchrun gave it, whose message stands in torchrun's own report at the end.
+    """Write the reason of this process's failure to torchrun's file. torchrun's own report at the end contains it.
 
-    The form is that of torch.distributed.elastic.multiprocessing.errors.ErrorHandler. Returns whether that is enough: of all processes'
-    reasons, hetsim-launch prints the one with the lowest order.
+    The format is that of torch.distributed.elastic.multiprocessing.errors.ErrorHandler. Returns whether this is enough. hetsim-launch
+    prints the reason with the lowest order of all processes.
     """
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if path:
@@ -40,9 +40,9 @@ def leave_reason(sentence: str, *, order: int = 1) -> bool:
 
 
 def first_to_refuse(sentence: str) -> bool:
-    """Whether no other process that torchrun started on this host has refused the run with this sentence.
+    """Whether no other torchrun process on this host has refused the run with this sentence.
 
-    Torchrun ends all processes when one has failed, so none of them can be trusted to live long enough to say it for all.
+    Torchrun ends all processes after one failure, so no single process lives reliably long enough to report for all.
     """
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if not path or not is_launched():

@@ -1,4 +1,4 @@
-"""Start this host's part of the processes of a run, and end all of them: one call of hetsim-launch."""
+"""Start and end this host's processes of a run: one call of hetsim-launch."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ from hetsim.runtime.checkpointing import STOPPED
 from hetsim.runtime.temporary import temporary_folder
 
 CALIBRATE = "hetsim-calibrate"
-"""The first word with which this command is started in place of hetsim."""
+"""The first argument that starts this command instead of hetsim."""
 NO_CAUSE = 9
-"""The order of a failure that says nothing of its cause."""
+"""The order of a failure without information about its cause."""
 
 
 def run_on_this_host(call: Call, stop: LauncherStop) -> None:
-    """Run this host's processes with those of the other hosts. RunFailed with the failure nearest to the cause, on any host.
+    """Run this host's processes together with other hosts' processes. Raises RunFailed with the failure nearest to the cause on any host.
 
-    RunStopped if the run has saved a checkpoint and stopped. A `stop` that is asked for is passed on to the processes.
+    Raises RunStopped if the run has saved a checkpoint and stopped. A requested `stop` is passed to the processes.
     """
     store, port = open_store(call)
     try:
@@ -77,7 +77,7 @@ def run_on_this_host(call: Call, stop: LauncherStop) -> None:
 
 
 def leave(store: Any, call: Call) -> None:
-    """Before any process has started: the launcher with the store waits a moment, until all launchers have read why."""
+    """Before any process has started: let the launcher with the store wait briefly, until all launchers have read the reason."""
     gone = store.add("refused", 1)
     deadline = time.monotonic() + GRACE_SECONDS
     while call.node == 0 and gone < call.nodes and time.monotonic() < deadline:
@@ -87,9 +87,9 @@ def leave(store: Any, call: Call) -> None:
 
 @contextlib.contextmanager
 def started(call: Call, first: int, size: int, port: int, folder: Path) -> Iterator[tuple[list[CommandRank], Callable[..., CommandRank]]]:
-    """This host's processes, and what starts one more: none lives after the block.
+    """This host's processes, and a function that starts one more. No process survives the block.
 
-    Each reads a pipe that is closed when this process lets go, or ends.
+    Each process reads a pipe that is closed to end the process, or when this process ends.
     """
     read, write = os.pipe()
     processes: list[CommandRank] = []
@@ -137,7 +137,7 @@ def started(call: Call, first: int, size: int, port: int, folder: Path) -> Itera
 
 
 def end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Wait for processes that were let go, terminate those that do not end, and kill those that do not end then."""
+    """Wait for processes that were asked to end, terminate the remaining ones, and kill those that still run."""
     for urge in (None, subprocess.Popen.terminate, subprocess.Popen.kill):
         for process in processes:
             if urge is not None and process.poll() is None:
@@ -150,9 +150,9 @@ def end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
 def outcome(
     processes: Sequence[CommandRank], hosts: Hosts, stop: LauncherStop, losses: HostLosses, keeper: HostKeeper | None
 ) -> Failure | None:
-    """How this host's processes end: None if all succeed, but for those that the run continues without.
+    """The end of this host's processes: None if all succeed, except processes without which the run continues.
 
-    After a failure, here or elsewhere, the others have a moment to report theirs.
+    After a failure, here or elsewhere, the other processes have a short time to report theirs.
     """
     deadline = None
     passed_on = False
@@ -173,9 +173,10 @@ def outcome(
 
 
 def wait(done: Callable[[], bool], hosts: Hosts, stop: LauncherStop, connect: Callable[[], Any]) -> None:
-    """Until this holds of the other hosts; after a failure, for as long as another one may take to say so.
+    """Wait until the condition holds for the other hosts. After a failure, wait only as long as another host may take to report.
 
-    It may be long if the processes of this host are lost. Who asks it to stop asks the run; that which is not saved continues without it.
+    The wait may be long if this host's processes are lost. A request to stop is passed to the run. If the run saves no
+    checkpoints, this launcher ends, and the run continues without it.
     """
     deadline = None
     asked = stop.asked

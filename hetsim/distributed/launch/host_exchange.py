@@ -1,7 +1,7 @@
-"""What the launchers of several hosts tell each other, by a store that the launcher of node rank 0 has: hetsim-launch.
+"""Messages between hetsim-launch's launchers on several hosts, in a store of the launcher of node rank 0.
 
-The store is not that of a rank, so that it outlives each of them. Every launcher says how many processes it starts, and for what; then,
-twice a second, that it is there; at the end, how its processes ended.
+No rank hosts the store, so that it outlives all ranks. Every launcher writes the number and purpose of its processes, then a heartbeat
+twice a second, and finally how its processes ended.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from hetsim.errors import RunFailed
 
 BEAT_SECONDS = 0.5
 SILENT_SECONDS, SILENT_AFTER_FAILURE_SECONDS = 30.0, 5.0
-"""After which a launcher that was not heard of counts as lost; the latter if a failure is known, which its loss may have caused."""
+"""The silence after which a launcher counts as lost: in general, and after a failure, which its loss may have caused."""
 GAP_SECONDS = 2.0
-"""Between two exchanges, from which on this launcher itself was not let run: then nor were the others, perhaps."""
+"""A gap between exchanges after which this launcher itself did not run. Then the others may not have run either."""
 LEAVE_SECONDS = 10.0
-"""For which the launcher with the store stays at the end, until all others have read how it ended."""
+"""The maximum time that the launcher with the store waits at its end, until all others have read how it ended."""
 STOPPED = "stopped"
-"""How a launcher's processes ended that have saved the run because they were asked to."""
+"""The end of processes that were asked to stop and have saved the run."""
 
 
 class Hosts:
-    """The other hosts while the processes run. Only its thread uses its store, which may block where a host is gone.
+    """The other hosts while the processes run. Only its thread uses its store, which may block after a host's loss.
 
-    On node rank 0, `spares` decides whether the run continues without a host that is not heard of.
+    On node rank 0, `spares` decides whether the run continues without a silent host.
     """
 
     def __init__(self, store: Any, call: Call, spares: HostKeeper | None = None) -> None:
@@ -45,7 +45,7 @@ class Hosts:
         self._call = call
         self._spares = spares
         self.stopped = False
-        """Whether the run was asked to stop, on any host, and is saved."""
+        """Whether the run was asked to stop, on any host, and has saved a checkpoint."""
         self._own: Failure | None = None
         self._ended = False
         self._silent: set[int] = set()
@@ -56,11 +56,11 @@ class Hosts:
         self._thread = Thread(target=self._talk, daemon=True)
         self._broken = False
         self.outcomes: dict[int, Failure | None] = {}
-        """How the processes of each host ended, by node rank, where it is known: None is success."""
+        """The known ends of each host's processes, by node rank. None means success."""
 
     @contextlib.contextmanager
     def talking(self) -> Iterator[Hosts]:
-        """While this lasts, tell the others that this host is there; afterwards, on node rank 0, wait until they need the store no more."""
+        """Within this context, send heartbeats to the others. Afterwards, node rank 0 waits until they do not need the store any more."""
         self._thread.start()
         try:
             yield self
@@ -74,15 +74,15 @@ class Hosts:
                     time.sleep(POLL_SECONDS)
 
     def end(self, failure: Failure | None, *, stopped: bool = False) -> None:
-        """Tell the others how this host's processes have ended."""
+        """Report to the others how this host's processes have ended."""
         self.stopped |= stopped
         self._own, self._ended = failure, True
 
     @property
     def failure(self) -> Failure | None:
-        """The failure nearest to the cause of those that are known; of equal ones, that of the lowest node rank.
+        """The known failure nearest to the cause. Of equal failures, the one of the lowest node rank.
 
-        What a process refuses names its host, unless all hosts refuse the same.
+        A refusal names its host, unless all hosts refuse with the same sentence.
         """
         if self.lost:
             master = f"{self._call.address}:{self._call.port}"
@@ -98,17 +98,17 @@ class Hosts:
 
     @property
     def complete(self) -> bool:
-        """Whether nothing further will be known of any host."""
+        """Whether everything is known about all hosts."""
         return len(self.outcomes) == self._call.nodes or self.lost
 
     @property
     def others_complete(self) -> bool:
-        """Whether it is known how the processes of all other hosts ended."""
+        """Whether the ends of all other hosts' processes are known."""
         return len(self.outcomes.keys() - {self._call.node}) == self._call.nodes - 1 or self.lost
 
     @property
     def lost(self) -> bool:
-        """Whether the store is gone, and the launcher of node rank 0 with it."""
+        """Whether the store is lost, and with it the launcher of node rank 0."""
         now = time.monotonic()
         if now - self._looked > GAP_SECONDS:
             self._beat = now
@@ -150,7 +150,7 @@ class Hosts:
         self._beat = time.monotonic()
 
     def _outcome(self, node: int) -> tuple[Failure | None, bool]:
-        """How the processes of a host ended, and whether they were stopped and are saved."""
+        """The end of a host's processes, and whether they were stopped and have saved the run."""
 
         def read(told: Any) -> tuple[Failure | None, bool]:
             if told in (None, STOPPED):
@@ -164,7 +164,7 @@ class Hosts:
             return Failure(1, str(error)), False
 
     def _listen_to(self, node: int) -> None:
-        """On node rank 0: declare a launcher lost that has been silent for long, and announce it to all launchers."""
+        """On node rank 0: declare a launcher lost that was silent for too long, and announce this to all launchers."""
         beat = self._store.get(f"beat/{node}") if self._store.check([f"beat/{node}"]) else b""
         last, since = self._heard[node]
         if beat != last:

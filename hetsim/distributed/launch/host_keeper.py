@@ -1,8 +1,9 @@
 """The keeper of a run on several hosts: a thread of the first launcher, which has the store.
 
-`hetsim.distributed.membership.keeper` decides. Here it reads the losses from the store, and tells each launcher which processes to end.
+`hetsim.distributed.membership.keeper` decides. This thread reads the losses from the store, and names the processes to end to each
+launcher.
 
-A launcher that is not heard of is lost with all of its ranks: they end with it, and if they do not, nobody listens to them any more.
+A silent launcher is lost with all its ranks. They end with it, or are ignored from then on.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ from hetsim.errors import RunFailed
 POLL_SECONDS = 0.05
 JOIN_SECONDS = 1.0
 MIN_SILENT_SECONDS = 3.0
-"""A launcher says every half second that it is there, by a thread that may have to wait for a processor."""
+"""The minimum silence of a lost launcher. It sends a heartbeat every half second, in a thread that may have to wait for a core."""
 
 
 class HostKeeper:
-    """Keeps the views of each run that is announced. `counts` are the numbers of processes, by node rank."""
+    """Keeps the views of each announced run. `counts` are the numbers of processes, by node rank."""
 
     def __init__(self, counts: Sequence[int], connect: Callable[[], Any]) -> None:
         self._node_of = [node for node, count in enumerate(counts) for _ in range(count)]
@@ -41,15 +42,15 @@ class HostKeeper:
         self._keeper: Keeper | None = None
         self._num_heard = [0] * len(counts)
         self._to_end: dict[int, list[tuple[int, int, str]]] = {node: [] for node in range(len(counts))}
-        """(rank, incarnation, why), by node rank."""
+        """The processes to end, as (rank, incarnation, why), by node rank."""
         self._silent: SimpleQueue[tuple[SurvivingRun, int, float]] = SimpleQueue()
         self.failures: list[Failure] = []
-        """With which a run is lost."""
+        """The failures that end a run."""
         self._num_looks = 0
 
     @contextlib.contextmanager
     def keeping(self) -> Iterator[HostKeeper]:
-        """While this lasts, a thread keeps the views."""
+        """Within this context, a thread keeps the views."""
         thread = Thread(target=self._keep, daemon=True)
         thread.start()
         try:
@@ -60,12 +61,12 @@ class HostKeeper:
 
     @property
     def silent_seconds(self) -> float | None:
-        """After which a launcher that was not heard of is lost with its processes; None if no run under way can continue without them."""
+        """The silence after which a launcher is lost with its processes; None if no current run can continue without them."""
         run = self._under_way
         return None if run is None else max(run.lost_after, MIN_SILENT_SECONDS)
 
     def lose_host(self, node: int, silent: float) -> bool:
-        """Whether the run continues without this host, which has been silent for this number of seconds. If so, its ranks are lost."""
+        """Whether the run continues without this host, which has been silent for `silent` seconds. If so, its ranks are lost."""
         run = self._under_way
         if run is None or any(run.needs(rank) for rank in self._ranks_of(node)):
             return False
@@ -73,7 +74,7 @@ class HostKeeper:
         return True
 
     def settle(self) -> None:
-        """Wait until everything is heard that stands in the store by now, if that answers."""
+        """Wait until all current entries of the store are read, if the store answers."""
         deadline, looks = clock() + JOIN_SECONDS, self._num_looks
         while self._num_looks < looks + 2 and clock() < deadline:
             time.sleep(POLL_SECONDS)
@@ -114,7 +115,7 @@ class HostKeeper:
         self._keeper.look(clock())
 
     def _lose(self, store: Any, keeper: Keeper, run: SurvivingRun, node: int, since: float) -> None:
-        """A launcher was not heard of since this moment."""
+        """A launcher has been silent since this time."""
         ranks = self._ranks_of(node)
         store.set(LOST, str(ranks[0]))
         if run != keeper.run:  # whose processes do not begin without these
@@ -128,7 +129,7 @@ class HostKeeper:
         return [rank for rank, its in enumerate(self._node_of) if its == node]
 
     def _told(self, store: Any, report: tuple[Any, ...]) -> None:
-        """By the keeper."""
+        """Handle a report of the keeper."""
         what, *about = report
         if what == FAILED:
             self.failures.append(Failure(*about))
@@ -139,6 +140,6 @@ class HostKeeper:
 
 
 def _report(entries: Any) -> tuple[int, str, int, int, float, str]:
-    """What a launcher tells: the run's number, what happened to which process, when and why."""
+    """A launcher's report: the run's number, the event, the process, the time and the reason."""
     number, what, rank, incarnation, at, why = entries
     return rank_number(number), text(what), rank_number(rank), rank_number(incarnation), moment(at), text(why)

@@ -1,6 +1,6 @@
-"""The processes of one call of hetsim-launch: a thread with a client of its own of the launchers' store judges those that have ended.
+"""Judge the ended processes of one call of hetsim-launch, in a thread with its own client of the launchers' store.
 
-The keeper is a thread of the first launcher (`host_keeper.py`); what it says to a launcher, and what that tells it, stands in the store.
+The keeper is a thread of the first launcher (`host_keeper.py`). It and the launchers exchange messages through the store.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ from hetsim.errors import RunFailed
 from hetsim.runtime.checkpointing import STOPPED, StopRequest
 
 MAX_ASKED = 30
-"""How often the launcher asks for failures, ten times a second, until it takes it that the store does not answer the thread."""
+"""The number of requests for failures, at ten a second, after which the launcher assumes that the store does not answer the thread."""
 ERROR = 1
-"""The exit status of a process that has printed an error of its own: the run has failed with it, as another rank would have it, too."""
+"""The exit status of a process that has printed its own error. The run has then failed, because other ranks would fail, too."""
 
 
 def told_key(node: int, number: int) -> str:
-    """Where a launcher tells the keeper of one of its processes."""
+    """The key of a launcher's report about one of its processes."""
     return f"told/{node}/{number}"
 
 
 def end_key(node: int) -> str:
-    """Where the keeper names the processes that a launcher has to end, and why."""
+    """The key under which the keeper lists the processes that a launcher has to end, and the reasons."""
     return f"end/{node}"
 
 
 def gone_key(node: int) -> str:
-    """Where a launcher reads that it was not heard of, for how long, and that the run continues without its processes."""
+    """The key that tells a launcher that it was silent, for how long, and that the run continues without its processes."""
     return f"gone/{node}"
 
 
 @dataclass(kw_only=True, eq=False)
 class CommandRank(RankProcess):
-    """A process that runs the command, and the file where it writes why it failed."""
+    """A process that runs the command, and the file for the reason of its failure."""
 
     process: subprocess.Popen[bytes]
     path: Path
@@ -62,7 +62,7 @@ class CommandRank(RankProcess):
         return None if status is None else End(0) if status in (0, STOPPED) else End()
 
     def reported(self) -> Failure | None:
-        """Why it failed, as it has written itself."""
+        """The reason of its failure that it has written itself."""
         with contextlib.suppress(OSError, ValueError, KeyError):
             message = json.loads(self.path.read_text(encoding="utf-8"))["message"]
             return Failure(int(message["extraInfo"]["order"]), str(message["message"]))
@@ -76,7 +76,7 @@ class CommandRank(RankProcess):
 
 
 class StoreToKeeper:
-    """What the launcher of this node rank, with these ranks, hears from the keeper and tells it. One thread uses it.
+    """The exchange of this node rank's launcher, with these ranks, with the keeper. One thread uses it.
 
     `connect` makes a client of the launchers' store.
     """
@@ -104,7 +104,7 @@ class StoreToKeeper:
 
     @property
     def number(self) -> int:
-        """Of the run under way."""
+        """The number of the current run."""
         return -1 if self._faults[0] is None else self._faults[0].number
 
     @property
@@ -136,28 +136,28 @@ class StoreToKeeper:
         return announced(self._store)
 
     def has_left(self, rank: int) -> bool:
-        """Whether the run under way, if there is one, has ended for this rank."""
+        """Whether the current run, if there is one, has ended for this rank."""
         run = announced(self._store)
         return run is None or bool(run_store(self._store, run.number).check([left_key(rank)]))
 
 
 def _named(entries: Any) -> list[tuple[int, int, str]]:
-    """The processes that the keeper names."""
+    """The processes in the keeper's list."""
     return [(rank_number(rank), rank_number(incarnation), text(why)) for rank, incarnation, why in listed(entries)]
 
 
 class HostLosses:
-    """The processes of one launcher, as far as they fail."""
+    """The failed processes of one launcher."""
 
     def __init__(self, processes: Sequence[CommandRank], keeper: StoreToKeeper, start: Callable[[int, int, float], CommandRank]) -> None:
         self._supervision = Supervision(processes, keeper, start=start)
         self._num_asked = 0
-        """How often failures were asked for since the thread has looked."""
+        """The number of requests for failures since the thread's last check."""
         self._stopped = Event()
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[HostLosses]:
-        """While this lasts, a thread judges, and ends processes."""
+        """Within this context, a thread judges processes and ends them."""
         Thread(target=self._watch, daemon=True).start()
         try:
             yield self
@@ -166,11 +166,11 @@ class HostLosses:
 
     @property
     def complete(self) -> bool:
-        """Whether all processes have ended, and it is known what that means."""
+        """Whether all processes have ended and been judged."""
         return self._supervision.complete or (self._is_alone and all(each.end() is not None for each in self._supervision.unjudged))
 
     def failures(self) -> list[Failure]:
-        """The failures with which the run has failed. To be asked for again and again while it continues."""
+        """The failures of the run. Call it repeatedly while the run continues."""
         self._num_asked += 1
         ended = [(each, each.end()) for each in self._supervision.unjudged] if self._is_alone else []
         unjudged = [each.failure(end) for each, end in ended if end is not None and not end.is_well]

@@ -1,4 +1,4 @@
-"""The network interface by which the processes of a run on several hosts reach each other."""
+"""Find the network interface through which the processes of a run on several hosts reach each other."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 
 
 def interface_to(address: str, port: int) -> str:
-    """The interface by which this address is reached; on its own host, the one that has it. ValueError with one sentence if none is."""
+    """The interface that reaches this address. On the address's own host, the interface with it. Raises ValueError if there is none."""
     try:
         family, kind, _, _, target = socket.getaddrinfo(address, port, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind) as probe:
@@ -27,7 +27,7 @@ def interface_to(address: str, port: int) -> str:
 
 
 def _ipv4(interface: str) -> str | None:
-    """The first IPv4 address of an interface; None if it has none, or the system does not say it in Linux's way."""
+    """The first IPv4 address of an interface; None if it has none, or the system does not report it as Linux does."""
     if sys.platform != "linux":
         return None
     import fcntl

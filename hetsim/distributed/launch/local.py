@@ -33,21 +33,21 @@ from hetsim.runtime.experiment import Experiment
 from hetsim.runtime.temporary import own_multiprocessings_folder
 
 PRELOAD = ["torch", "hetsim.config.build", "hetsim.distributed.launch.process"]
-"""Modules that each process would take seconds to import."""
+"""Modules whose import would take seconds in each process."""
 
 NO_FORKSERVER = "the process that forks one for each rank was killed, perhaps for lack of memory: the run is lost"
 
 UNKNOWN_STATUS = 255
-"""The exit status that multiprocessing reports of a process, living or not, once the forkserver has ended. Its pipe tells which."""
+"""The exit status that multiprocessing reports for any process after the forkserver's end. The process's pipe shows whether it lives."""
 
 
 MAX_WAIT = 3600.0
-"""Seconds of one wait: it cannot last for ever."""
+"""The maximum seconds of one wait, because it cannot last forever."""
 
 
 @dataclass(kw_only=True, eq=False)
 class ForkedRank(RankProcess):
-    """A process that was forked, and the end of a pipe by which it reports its result or its error."""
+    """A forked process, and the end of a pipe for its result or error."""
 
     process: Any
     pipe: Connection
@@ -71,7 +71,7 @@ class ForkedRank(RankProcess):
 
 
 class PipeToKeeper:
-    """The keeper is a process of its own; `run` is None for a run that ends with any of its processes."""
+    """The keeper in a separate process. `run` is None for a run that ends with any of its processes."""
 
     def __init__(self, pipe: Connection, run: SurvivingRun | None, faults: Schedule) -> None:
         self.pipe = pipe
@@ -104,7 +104,7 @@ class PipeToKeeper:
 
 
 def launch(experiment: Experiment, folder: Path, config: str, settings: Settings, *, port: int | None) -> dict[str, Any]:
-    """Run one process for each rank. Returns the summary; in any case all processes have ended afterwards."""
+    """Run one process for each rank. Returns the summary. In any case, all processes have ended afterwards."""
     saves = experiment.checkpoint.enabled
     listening = listen(port)
     context = multiprocessing.get_context("forkserver")
@@ -138,7 +138,7 @@ def launch(experiment: Experiment, folder: Path, config: str, settings: Settings
         return again
 
     def pass_on() -> None:
-        """The signal that asks the run to stop goes to the leader, or to all: whichever rank gets it tells the leader."""
+        """Pass the stop signal to the leader, or to all ranks. Any rank that receives it informs the leader."""
         for process in supervision.running:
             if run.succession or process.rank == experiment.leader:
                 process.signal(signal.SIGUSR1)
@@ -174,9 +174,9 @@ def launch(experiment: Experiment, folder: Path, config: str, settings: Settings
 
 
 def outcome(supervision: Supervision, keeper: PipeToKeeper) -> dict[str, Any]:
-    """The summary. Raises the error of a process that is nearest to the cause: the one of the lowest number.
+    """The summary. Raises the process error with the lowest order, which is nearest to the cause.
 
-    RunStopped if the run was asked to stop, and is saved.
+    Raises RunStopped if the run was asked to stop and has saved a checkpoint.
     """
     deadline = math.inf
     while not supervision.complete and clock() < deadline:
@@ -199,7 +199,7 @@ def outcome(supervision: Supervision, keeper: PipeToKeeper) -> dict[str, Any]:
 
 
 def _start(processes: Sequence[Any]) -> bool:
-    """Start the processes. False if their forkserver has ended."""
+    """Start the processes. Returns False if their forkserver has ended."""
     try:
         for process in processes:
             process.start()
@@ -209,7 +209,7 @@ def _start(processes: Sequence[Any]) -> bool:
 
 
 def _end(ranks: Sequence[ForkedRank], *, kill: bool = False) -> None:
-    """End the ranks, also those that have lost their forkserver; kill all with `kill`: of a run that is saved."""
+    """End the ranks, including those that have lost their forkserver. With `kill`, kill all, because the run is saved."""
     _terminate([each.process for each in ranks], kill=kill)
     for each in ranks:
         if each.process.exitcode == UNKNOWN_STATUS and not _closed(each.pipe, 0):
@@ -218,7 +218,7 @@ def _end(ranks: Sequence[ForkedRank], *, kill: bool = False) -> None:
 
 
 def _terminate(processes: Sequence[Any], *, kill: bool) -> None:
-    """Terminate the processes, and kill those that do not end, or all, with `kill`."""
+    """Terminate the processes, and kill those that still run. With `kill`, kill all."""
     for process in processes:
         if process.is_alive():
             (process.kill if kill else process.terminate)()
@@ -242,7 +242,7 @@ def _closed(pipe: Connection, seconds: float) -> bool:
 
 @contextlib.contextmanager
 def _no_main() -> Iterator[None]:
-    """While this lasts, a process that starts does not import the program's main module, a script that may call `hetsim.run` at its top."""
+    """Within this context, a new process does not import the main module, which may be a script that calls `hetsim.run`."""
     main = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
     try:
@@ -254,7 +254,7 @@ def _no_main() -> Iterator[None]:
 def _without_signals(start: Callable[[], None]) -> None:
     """Call `start` with three signals blocked in the processes that it starts.
 
-    They ignore Ctrl-C and a closed terminal, and the parent ends them; and what asks a rank to stop waits until it has a handler for it.
+    These processes ignore Ctrl-C and a closed terminal, because the parent ends them. A stop signal waits until the rank has a handler.
     """
     resource_tracker.ensure_running()  # it would unblock the signals if `start` started it
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP, signal.SIGUSR1})
@@ -265,7 +265,7 @@ def _without_signals(start: Callable[[], None]) -> None:
 
 
 def listen(port: int | None) -> socket.socket:
-    """A listening socket on the loopback address, for the store that the processes share."""
+    """A listening socket on the loopback address, for the processes' store."""
     try:
         return socket.create_server(("127.0.0.1", port or 0), backlog=1024)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What a process does in a run: it connects to the others, runs its rank's program, and on the leader writes the files."""
+"""A process's part in a run: connect to the others, run its rank's program, and on the leader write the files."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ from hetsim.workloads.task import Task
 
 ALL_LOADED = "all loaded"
 LOADING_POLL = (0.01, 0.1)
-"""Seconds between two looks whether all ranks have loaded their data, or one has failed: at first, and at most, as each look doubles it."""
+"""The first and the maximum seconds between two checks whether all ranks have loaded their data or one has failed. They double."""
 STOPPED = "stopped"
-"""Where the leader says, when its program has ended, whether the run was asked to stop."""
+"""The key under which the leader reports, after its program, whether the run was asked to stop."""
 
 
 def take_part(
     experiment: Experiment, folder: Path, config: str, settings: Settings, cap: Uncapped, *,
     rank: int, store: Any, stop: StopRequest, report: Report,
 ) -> dict[str, Any] | None:  # fmt: skip
-    """Connect to the other ranks, run this rank's program, and on the leader write the run's files. Returns the summary there.
+    """Connect to the other ranks, run this rank's program, and on the leader write the run's files. The leader returns the summary.
 
-    What is measured before the run is capped as the run is; the connection is not, whose threads only move messages.
+    CPU caps apply to measurements before the run, but not to the connection, whose threads only move messages.
     """
     begun = clock()
     reduce_timer_slack()
@@ -97,14 +97,14 @@ def take_part(
 
 
 def can_go_on(run: RankRun) -> bool:
-    """On the leader, at the end: whether the run was asked to stop and did so before it had reached its budget."""
+    """On the leader, at the end: whether the run stopped on request before it had reached its budget."""
     if not (run.saving.stopped and run.record.leads):
         return False
     return reached(run.experiment, run.history.last, run.metrics.applied.seconds, run.prepared.task.num_samples) is None
 
 
 def resumed(experiment: Experiment, task: Task, optimizers: Optimizers) -> Checkpoint | None:
-    """The checkpoint that the run resumes from, if it does, checked."""
+    """The checkpoint from which the run resumes, checked; None without one."""
     if experiment.resume is None:
         return None
     checkpoint = load(experiment.resume, experiment, task, optimizers)
@@ -116,7 +116,7 @@ def take_part_elastically(
     experiment: Experiment, folder: Path, config: str, settings: Settings, cap: Uncapped, *,
     started: RankStart, connect: Callable[[], Any], stop: StopRequest, report: Report,
 ) -> dict[str, Any] | None:  # fmt: skip
-    """As `take_part`, in a run that continues when a rank is lost; also of a rank that comes back, or joins late."""
+    """The same as `take_part`, in a run that survives the loss of a rank. Also for a rank that returns or joins late."""
     begun = clock()
     reduce_timer_slack()
     os.environ["GLOO_SOCKET_IFNAME"] = settings.interface
@@ -197,7 +197,7 @@ def take_part_elastically(
 
 
 def load_here(experiment: Experiment, rank: int) -> tuple[Task, Optimizers]:
-    """What a rank of this host computes with, on its device. From now on, only the calling thread computes with several threads."""
+    """Load the task and optimizers of a rank of this host on its device. From now on, only the calling thread uses several threads."""
     here = [other for other in local_ranks(experiment) if other < experiment.num_ranks]
     devices = {other: device_of(experiment, other, here) for other in here}
     loaded = experiment.load(devices[rank], num_sharing=list(devices.values()).count(devices[rank]))
@@ -206,10 +206,10 @@ def load_here(experiment: Experiment, rank: int) -> tuple[Task, Optimizers]:
 
 
 def compute_here_alone() -> None:
-    """Let each other thread of this process, such as gloo's, compute with one thread; the calling one keeps its number.
+    """Let every other thread of this process, such as gloo's, compute with one thread. The calling thread keeps its number.
 
-    Otherwise a thread of gloo that copies a large tensor gets a pool of OpenMP threads too. A process with more of them than cores lets
-    none of them spin, so each gradient waits for threads to wake up.
+    Otherwise a gloo thread that copies a large tensor also gets a pool of OpenMP threads. If a process has more such threads than cores,
+    none of them spins, so each gradient waits for threads to wake up.
     """
     torch.get_num_threads()  # the calling thread takes its number now: a thread does so when it first needs it
     other = Thread(target=torch.set_num_threads, args=(1,))
@@ -218,9 +218,9 @@ def compute_here_alone() -> None:
 
 
 def wait_for_all(store: Any, rank: int, num_ranks: int) -> None:
-    """Wait until all ranks have loaded what they compute with, which takes some of them longer than the connections of a group may take.
+    """Wait until all ranks have loaded their data. Loading may take longer than the timeout of a group's connections.
 
-    RunFailed if one of them has failed instead, in a process that continues: with the next run of a sweep.
+    Raises RunFailed if a rank has failed instead, in a process that continues with the next run of a sweep.
     """
     store.set(f"loaded/{rank}", "")
     if store.check([f"loaded/{other}" for other in range(num_ranks)]):
@@ -234,12 +234,12 @@ def wait_for_all(store: Any, rank: int, num_ranks: int) -> None:
 
 
 def gpus_of(transport: Transport, device: Device) -> list[float]:
-    """The GPU of each rank, 0 for a rank that has none; a collective."""
+    """The GPU of each rank, 0 for a rank without one. A collective."""
     return [gpu for (gpu,) in transport.control.gather_numbers(device.gpu)]
 
 
 def clocks_of(transport: Transport, settings: Settings, *, leader: int) -> Clocks:
-    """The clocks of all ranks. ValueError with one sentence, the same on each rank, if they are several and results are to be padded."""
+    """The clocks of all ranks. Raises the same ValueError on each rank if there are several clocks and results are padded."""
     if settings.one_host:
         return Clocks.shared(transport.size, leader=leader)
     clocks = Clocks.found(transport, clock_id(), leader=leader)

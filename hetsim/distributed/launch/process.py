@@ -1,4 +1,4 @@
-"""One process of a run: how it begins, by hetsim or by a launcher, and how it reports its end."""
+"""One process of a run: its start, by hetsim or by a launcher, and the report of its end."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _runs = itertools.count()
 
 
 def join(experiment: Experiment, folder: Path, config: str, settings: Settings, here: Launched) -> dict[str, Any] | None:
-    """Take part in a run in a process that a launcher started. Each of several runs has its own prefix in the store."""
+    """Take part in a run, in a process of a launcher. Each of several runs has its own prefix in the store."""
     with stop_of(experiment) as stop:
         return _join(experiment, folder, config, settings, here, stop)
 
@@ -92,9 +92,9 @@ def _join(
 
 
 def child(experiment: Experiment, folder: Path, config: str, settings: Settings, started: RankStart, sender: Connection) -> None:
-    """Take part in a run in a process that `launch` started: report the result to it, and end when it ends.
+    """Take part in a run, in a process of `launch`. Report the result to it, and end when it ends.
 
-    An error is reported with a number: the lower, the nearer to its cause.
+    An error is reported with an order: the lower, the nearer to its cause.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets Ctrl-C, too, and ends this process
     with stop_of(experiment) as stop:
@@ -145,10 +145,10 @@ def _child(
 
 @contextlib.contextmanager
 def stop_of(experiment: Experiment) -> Iterator[StopRequest]:
-    """The request to stop the run by a signal to this process, while this lasts; never made if the run is not saved.
+    """Within this context, a signal to this process requests a stop of the run. Without checkpoints, no stop is ever requested.
 
     It begins before the data are loaded and ends after the last evaluation, because a signal may come at any time. A signal before the
-    first version stops the run at that version; one after the last version changes nothing.
+    first version stops the run at that version. A signal after the last version has no effect.
     """
     stop = StopRequest()
     with stop.by_signals(again=True) if experiment.checkpoint.enabled else contextlib.nullcontext():

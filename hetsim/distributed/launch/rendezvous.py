@@ -1,4 +1,4 @@
-"""How processes that a launcher started find each other."""
+"""Connect the processes that a launcher started."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from hetsim.distributed.launch.interface import LOOPBACK
 from hetsim.errors import RunFailed
 
 RENDEZVOUS_TIMEOUT = timedelta(minutes=5)
-"""Time in which all processes have to connect to the store."""
+"""The time within which all processes have to connect to the store."""
 
 
 @cache
 def launchers_store(here: Launched) -> Any:
-    """The store that the processes share: that of the launcher, which says so by a variable that torch reads, or of rank 0."""
+    """The processes' store. The launcher hosts it if it sets the variable that torch reads, and otherwise rank 0."""
     try:
         if here.by == "SLURM":
             return dist.TCPStore(here.address, here.port, here.size, here.rank == 0, RENDEZVOUS_TIMEOUT)  # type: ignore[attr-defined]
@@ -33,13 +33,13 @@ def launchers_store(here: Launched) -> Any:
 
 
 def told(store: Any, here: Launched, what: str, mine: str) -> list[str]:
-    """What each rank has said of itself, in rank order; waits until all have."""
+    """Each rank's own text, in rank order. Waits until all have written theirs."""
     store.set(f"{what}/{here.rank}", mine)
     return [store.get(f"{what}/{rank}").decode() for rank in range(here.size)]
 
 
 def check_interfaces(store: Any, here: Launched, interface: str) -> None:
-    """ValueError with one sentence, on each rank, if some ranks would use the loopback interface, where others cannot reach them."""
+    """Raise ValueError on each rank if some ranks would use the loopback interface, where others cannot reach them."""
     names = told(store, here, "interface", interface)
     if LOOPBACK in names and set(names) != {LOOPBACK}:
         raise ValueError(

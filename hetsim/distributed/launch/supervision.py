@@ -1,7 +1,8 @@
 """Judges how the processes of one launcher end, for a launcher that forks all ranks and for each call of hetsim-launch.
 
-A process is lost if it is killed, ends without a word, or has lost its connections. The run continues without it if it can. Any other
-error fails the run. Launchers differ in how they start a process and see its end (`RankProcess`), and in where the keeper is (`ToKeeper`).
+A process is lost if it is killed, ends without a report, or has lost its connections. The run continues without it if possible. Any
+other error fails the run. Launchers differ in how they start processes and detect their ends (`RankProcess`), and in the place of the
+keeper (`ToKeeper`).
 """
 
 from __future__ import annotations
@@ -21,50 +22,50 @@ from hetsim.errors import RunFailed
 from hetsim.runtime.experiment import Experiment
 
 GRACE_SECONDS = 3.0
-"""Seconds that other processes have to report their errors after the first one, and that a process has to end."""
+"""The time for other processes to report their errors after the first one, and for a process to end."""
 BEGIN_SECONDS = 1.0
-"""In which it is heard that a run has begun, of which a process is lost."""
+"""The time for the news that a run has begun, if a process of it is lost."""
 POLL_SECONDS = 0.05
-"""Between two looks while it is not known what an end means."""
+"""The interval of checks while the meaning of an end is unknown."""
 SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "continue": signal.SIGCONT}
 
 
 class End(NamedTuple):
-    """How a process ended: with an answer, or without a word."""
+    """The end of a process, with or without a report."""
 
     order: int | None = None
-    """The lower, the nearer to the cause of the run's end; None: without a word."""
+    """The order: the lower, the nearer to the cause of the run's end. None: no report."""
     answer: Any = None
-    """Its error, or what it has reported at the end of the run."""
+    """The process's error, or its report at the end of the run."""
 
     @property
     def is_loss(self) -> bool:
-        """Whether the run may continue: the process was killed, has left without a word, or has lost its connections."""
+        """Whether the run may continue: the process was killed, ended without a report, or has lost its connections."""
         return self.order in (None, CONSEQUENCE)
 
     @property
     def is_well(self) -> bool:
-        """Whether it had come to the end of its program."""
+        """Whether the process reached the end of its program."""
         return self.order is not None and not isinstance(self.answer, Exception)
 
 
 @dataclass(kw_only=True, eq=False)
 class RankProcess(ABC):
-    """A process of a rank."""
+    """The process of a rank."""
 
     rank: int
     incarnation: int = 0
-    """How often this rank was started before."""
+    """The number of earlier starts of this rank."""
     hurt_at: float | None = None
-    """When a fault was injected into it, by the host's clock."""
+    """The time at which a fault was injected into it, by the host's clock."""
     back_at: float = math.inf
-    """When a new process of its rank is to join after that, in seconds of the run."""
+    """The time at which a new process of its rank then joins, in seconds of the run."""
     why: str = ""
-    """Why it was ended by the launcher, or is lost though it has reported."""
+    """The reason why the launcher ended it, or why it is lost although it has reported."""
 
     @abstractmethod
     def end(self) -> End | None:
-        """How it ended; None if it continues."""
+        """Its end; None while it runs."""
 
     @abstractmethod
     def status(self) -> int | None:
@@ -76,42 +77,42 @@ class RankProcess(ABC):
 
     @property
     def reason(self) -> str:
-        """Why it ended, in a sentence about it."""
+        """The reason of its end, as a sentence."""
         return self.why or f"ended by itself (exit status {self.status()})"
 
     def failure(self, end: End, role: str = "") -> tuple[int, Exception]:
-        """The order and the error of a run that ends with this process, which has this role."""
+        """The order and the error of a run that ends with this process. `role` describes its rank."""
         if end.order is None:
             return 1, RunFailed(lost_with(self.rank, self.reason, role))
         return end.order, end.answer
 
 
 class ToKeeper(Protocol):
-    """What a launcher hears from the keeper, and tells it."""
+    """The launcher's exchange with the keeper."""
 
     @property
     def began(self) -> float | None:
-        """When the run began, by this host's clock; None until that is heard."""
+        """The beginning of the run by this host's clock; None before it is known."""
 
     @property
     def faults(self) -> Upcoming:
-        """Those of the run."""
+        """The faults of the run."""
 
     def reports(self) -> Iterator[tuple[Any, ...]]:
-        """What the keeper has reported since the last call: (SUSPECT, rank, incarnation, why), (FAILED, order, sentence)."""
+        """The keeper's reports since the last call: (SUSPECT, rank, incarnation, why), (FAILED, order, sentence)."""
 
     def tell(self, what: str, rank: int, incarnation: int, at: float = 0.0, why: str = "") -> None:
-        """A process was "started", or "lost" at this moment of this host's clock."""
+        """Report that a process was "started", or "lost" at this time of this host's clock."""
 
     def run_without(self, rank: int) -> SurvivingRun | None:
-        """The run under way if it may continue when this rank is lost; None if it ends with any."""
+        """The current run if it may survive the loss of this rank; None if it ends with any rank."""
 
     def has_left(self, rank: int) -> bool:
-        """Whether the run has ended well for this rank, whose process has ended as if it had."""
+        """Whether the run has ended well for this rank, so that its process's end counts as normal."""
 
 
 class Supervision:
-    """The processes of a launcher. `start(rank, incarnation, joins_at)` starts one more."""
+    """The processes of a launcher. `start(rank, incarnation, joins_at)` starts another one."""
 
     def __init__(
         self, processes: Sequence[RankProcess], keeper: ToKeeper, *,
@@ -119,31 +120,31 @@ class Supervision:
     ) -> None:  # fmt: skip
         self.running = list(processes)
         self.failures: list[tuple[int, Exception]] = []
-        """With which the run has failed, each with its order."""
+        """The failures of the run, each with its order."""
         self.summary: Any = None
-        """What the leader has reported at the end of the run."""
+        """The leader's report at the end of the run."""
         self._keeper = keeper
         self._start = start
         self._ended: list[tuple[RankProcess, End, float]] = []
-        """Those of which it is not known yet whether the run continues without them, and since when they have ended."""
+        """The ended processes that are not judged yet, and the times of their ends."""
 
     @property
     def complete(self) -> bool:
-        """Whether all processes have ended, and it is known what that means."""
+        """Whether all processes have ended and been judged."""
         return not self.unjudged
 
     @property
     def unjudged(self) -> list[RankProcess]:
-        """The running processes, and ended ones whose end has no known meaning yet."""
+        """The running processes, and ended ones that are not judged yet."""
         return self.running + [process for process, _, _ in self._ended]
 
     @property
     def undecided(self) -> bool:
-        """Whether neither a summary nor a failure has ended the run yet."""
+        """Whether the run has neither a summary nor a failure yet."""
         return self.summary is None and not self.failures
 
     def look(self, now: float) -> None:
-        """Do what the keeper says, judge the processes that have ended, and inject the faults that are due, at this moment."""
+        """Follow the keeper's reports, judge ended processes, and inject faults that are due at this time."""
         for what, *about in self._keeper.reports():
             if what == FAILED:
                 order, sentence = about
@@ -159,7 +160,7 @@ class Supervision:
             self._inject(now)
 
     def pause(self, now: float) -> float:
-        """The seconds until it has to look again, if nothing is heard before."""
+        """The seconds until the next check, if nothing arrives before."""
         if self._ended:
             return POLL_SECONDS
         if self._keeper.began is None or not self.undecided:
@@ -167,7 +168,7 @@ class Supervision:
         return max(0.0, self._keeper.began + self._keeper.faults.next_seconds - now)
 
     def _judge(self, process: RankProcess, end: End, ended_at: float, now: float) -> bool:
-        """Whether it is known what this end means. A process may end before it is heard that the run has begun."""
+        """Judge the end of a process. Returns whether that is possible yet, because a process may end before the run's begin is known."""
         if end == End(CAUSE) and not self._keeper.has_left(process.rank):
             end = End()
         if end.is_well:
@@ -190,7 +191,7 @@ class Supervision:
         return True
 
     def _lose(self, process: RankProcess, end: End, ended_at: float) -> None:
-        """The run continues without this process. A new one of its rank is known to come before the loss is."""
+        """The run continues without this process. If a new process of its rank will come, this is known before the loss."""
         if end.order is not None:
             process.why = f"lost its connections ({end.answer})"
         if process.back_at < math.inf and not self.failures:
@@ -217,6 +218,6 @@ class Supervision:
 
 
 def seconds_before(experiment: Experiment) -> float:
-    """What the clock of a run with faults says when it begins: that of the checkpoint that it resumes from, or 0."""
+    """The run's clock at the beginning of a run with faults: that of its checkpoint, or 0."""
     faults = experiment.cluster.faults
     return clock_of(experiment.resume) if experiment.resume is not None and (faults.nodes or faults.pauses) else 0.0

@@ -1,1 +1,1 @@
-"""Which ranks take part in a run, and which are lost."""
+"""The ranks that take part in a run, and the lost ranks."""

@@ -1,4 +1,4 @@
-"""`cluster.faults` on real processes: which runs can continue without a rank, and when the launcher kills and starts processes."""
+"""`cluster.faults` on real processes: whether a run can continue without a rank, and when the launcher kills and starts processes."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ Kind = Literal["kill", "stop", "continue"]
 
 
 MAX_ANNOUNCED = 1000
-"""Faults that hetsim-launch injects into a run: its launchers read no config, so they are told them."""
+"""The maximum number of faults that hetsim-launch injects into a run. Its launchers receive them, because they read no config."""
 
 
 class Fault(NamedTuple):
-    """What happens to a rank's process, in seconds of the run."""
+    """A fault of a rank's process, in seconds of the run."""
 
     seconds: float
     rank: int
     kind: Kind
     until: float = math.inf
-    """When a new process of the rank joins; infinite if none does."""
+    """The time at which a new process of the rank joins; infinite if none does."""
 
 
 def is_elastic(experiment: Experiment, devices: Sequence[str] | None = None) -> bool:
-    """Whether a run under hetsim's own launcher continues when a rank is lost; `devices` are the ranks' as in `ended_by_a_loss`."""
+    """Whether a run under hetsim's own launcher survives the loss of a rank. `devices` are as in `ended_by_a_loss`."""
     return ended_by_a_loss(experiment, devices) is None
 
 
 def ended_by_a_loss(experiment: Experiment, devices: Sequence[str] | None = None) -> str | None:
-    """Why a run under hetsim's own launcher ends when a rank is lost, and what to change; None if it continues.
+    """Why a run under hetsim's own launcher ends after the loss of a rank, and what to change; None if it continues.
 
-    NCCL's groups cannot be formed again in a process, so methods whose ranks form a new group need ranks that compute on the CPU.
-    `devices` has each rank's, as its host has found it; without it, all are as this host has found them.
+    NCCL's groups cannot form again in a process. So methods whose ranks form new groups need ranks on the CPU. `devices` are all ranks'
+    devices, as their hosts have found them. Without it, this host's own result is used for all.
     """
     found = devices or [experiment.device_of(rank) for rank in range(experiment.num_ranks)]
     on_cpu = all(device.startswith("cpu") for device in found)
@@ -50,7 +50,7 @@ def ended_by_a_loss(experiment: Experiment, devices: Sequence[str] | None = None
 def surviving_run(
     experiment: Experiment, schedule: Schedule, *, elastic: bool, lost_after: float, number: int = 0, announced: bool = False
 ) -> SurvivingRun:
-    """What the launchers and the keeper have to know of this run; also its faults, if it is `announced`."""
+    """The data about this run for the launchers and the keeper. If the run is `announced`, they include its faults."""
     return SurvivingRun(
         number=number, num_workers=experiment.num_workers, num_ranks=experiment.num_ranks, leader=experiment.leader,
         succession=elastic and not experiment.coordination.needs_server, lost_after=lost_after,
@@ -60,7 +60,7 @@ def surviving_run(
 
 
 def check_faults(experiment: Experiment, *, lost_after: float) -> None:
-    """ValueError with one sentence if these faults cannot be injected into real processes."""
+    """Raise ValueError if these faults cannot be injected into real processes."""
     here, faults = launched(), experiment.cluster.faults
     stops = faults.pauses or any(outages.hangs for outages in faults.nodes.values())
     if here is not None and not here.goes_on:
@@ -85,11 +85,11 @@ class Upcoming:
 
     @property
     def next_seconds(self) -> float:
-        """When the next fault is due, in seconds of the run; infinite if none is."""
+        """The time of the next fault, in seconds of the run; infinite without one."""
         return self._upcoming[0].seconds if self._upcoming else math.inf
 
     def due(self, seconds: float) -> Sequence[Fault]:
-        """Take out the faults that are due by now."""
+        """Remove and return the faults that are due by now."""
         found = []
         while self._upcoming and self.next_seconds <= seconds:
             found.append(self._next())
@@ -100,13 +100,16 @@ class Upcoming:
 
 
 class Schedule(Upcoming):
-    """The faults of a run, in the order of their times; of one that continues from this second of its clock, those that it has not had."""
+    """The faults of a run, in the order of their times.
+
+    If the run continues from `seconds` of its clock, only its remaining faults.
+    """
 
     def __init__(self, experiment: Experiment, *, began: float = 0.0) -> None:
         self.joins: dict[int, float] = {}
-        """The ranks that are absent when the run begins or continues, and when they join; infinite: never."""
+        """The ranks that are absent at the run's begin or resume, and their times of joining; infinite: never."""
         self.absent: dict[int, float] = {}
-        """The same ranks, and since when they are absent."""
+        """The same ranks, and the begins of their absences."""
         super().__init__()
         self._hangs = {rank: its.hangs for rank, its in experiment.cluster.faults.nodes.items()}
         for rank, pauses in experiment.cluster.faults.pauses.items():

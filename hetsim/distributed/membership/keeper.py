@@ -1,9 +1,9 @@
-"""The keeper of a run: a process of the launcher that hosts the ranks' store. It alone decides who takes part.
+"""The keeper of a run: a process of the launcher that hosts the ranks' store. It alone decides which ranks take part.
 
-The launcher reports the processes that have ended. Each rank sends heartbeats by the store; a stopped process sends none. A rank that
-sends none for `lost_after` seconds is suspected, and the launcher kills it. So a rank is either a member or gone, and never comes back as
-a surprise. The keeper writes its decisions to the store as views, one after another; nobody else does. It also knows when a run is lost
-with the last of its workers, or with the last that has the weights.
+The launcher reports the processes that have ended. Each rank sends heartbeats through the store. A stopped process sends none. A rank
+without a heartbeat for `lost_after` seconds is suspected, and the launcher kills it. So a rank is either a member or gone, and never
+returns unexpectedly. Only the keeper writes views, its decisions, to the store, one after another. It also detects that a run has lost
+its last worker, or the last rank with the weights.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from hetsim.distributed.pacing.padding import clock
 from hetsim.runtime.checkpointing import StopRequest
 
 STOP = "stop"
-"""The key of the store that asks the leader to stop the run."""
+"""The key that asks the leader to stop the run."""
 POLL_SECONDS = 0.02
-"""Between two looks into the store."""
+"""The interval at which the keeper reads the store."""
 GAP_SECONDS = 1.0
-"""Between two looks, from which on the keeper itself was not let run."""
+"""A gap between readings after which the keeper itself did not run."""
 VOID = "void"
 
 
 class Loss(NamedTuple):
-    """A rank that is lost, and when its process ended or was hurt, by the host's clock."""
+    """A lost rank, and the time at which its process ended or was hurt, by the host's clock."""
 
     rank: int
     incarnation: int
@@ -44,23 +44,23 @@ class Loss(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class SurvivingRun:
-    """A run that continues when a worker is lost: what its launchers and its keeper have to know of it."""
+    """A run that survives the loss of a worker: data for its launchers and its keeper."""
 
     number: int = 0
-    """Of this run among those of its processes."""
+    """The number of this run among the runs of its processes."""
     num_workers: int
     num_ranks: int
     leader: int
     succession: bool = False
-    """Whether the senior member leads; otherwise a run whose leader is lost has ended."""
+    """Whether the senior member leads. Otherwise the run ends with its leader."""
     lost_after: float
-    """Seconds without a sign of life after which a rank counts as lost."""
+    """The seconds without a heartbeat after which a rank counts as lost."""
     saves: bool = False
-    """Whether it is saved, and can be asked to stop."""
+    """Whether the run saves checkpoints, and can be asked to stop."""
     joins: Sequence[tuple[int, float]] = ()
-    """The ranks that are absent when the run begins, and when they join, in seconds of the run; infinite: never."""
+    """The ranks that are absent at the beginning, and their times of joining in seconds of the run; infinite: never."""
     faults: Sequence[tuple[Any, ...]] = ()
-    """What the launchers of several hosts do to processes, see `hetsim.distributed.membership.faults.Fault`."""
+    """The faults that launchers of several hosts inject, as `hetsim.distributed.membership.faults.Fault`."""
 
     @classmethod
     def of_entries(cls, entries: Mapping[str, Any]) -> SurvivingRun:
@@ -79,38 +79,38 @@ class SurvivingRun:
 
     @property
     def members(self) -> tuple[int, ...]:
-        """The ranks that take part when it begins."""
+        """The ranks that take part at the beginning."""
         absent = {rank for rank, _ in self.joins}
         return tuple(rank for rank in range(self.num_ranks) if rank not in absent)
 
     def needs(self, rank: int) -> bool:
-        """Whether the run ends without this rank: a leader that has no successor, and each local server."""
+        """Whether the run ends without this rank: a leader without a successor, or a local server."""
         return rank > self.num_workers or (rank == self.leader and not self.succession)
 
     def role(self, rank: int) -> str:
-        """What a sentence says of a rank that the run needs."""
+        """The role of a rank that the run needs, for a sentence."""
         return RECORD if rank < self.num_workers else ", the server," if rank == self.num_workers else ", a local server,"
 
 
 def lost_with(rank: int, why: str, role: str = "") -> str:
-    """The sentence for a run that ends with the process of this rank."""
+    """The error of a run that ends with this rank's process."""
     return f"the process of rank {rank}{role} {why}: the run is lost"
 
 
 @dataclass(frozen=True)
 class View:
-    """Who takes part in a generation: each member, with how often its rank was started before; and who was lost since the last one."""
+    """The members of a generation, each with its number of earlier starts, and the ranks lost since the previous generation."""
 
     generation: int
     members: Mapping[int, int]
-    """In the order in which they have become members. None once the keeper has ended the run: who still takes part in it fails."""
+    """The members in the order of joining. Empty after the keeper has ended the run; ranks that are still running then fail."""
     lost: tuple[Loss, ...] = ()
     over: bool = False
-    """Whether the program of the leader has ended, and with it the run."""
+    """Whether the leader's program has ended, and with it the run."""
 
     @property
     def senior(self) -> int | None:
-        """Who has been a member for longest, the lowest of those of the beginning."""
+        """The member of the longest standing. Of the first members, the lowest rank."""
         return next(iter(self.members), None)
 
     def encoded(self) -> str:
@@ -130,47 +130,47 @@ class View:
 
 
 def view_key(generation: int) -> str:
-    """Where the view of a generation stands."""
+    """The key of a generation's view."""
     return f"view/{generation}"
 
 
 def go_key(generation: int) -> str:
-    """Where the last member that enters a regroup of this generation, or the keeper that ends it, says so."""
+    """The key that the last member to enter a regroup of this generation sets, or the keeper that ends it."""
     return f"go/{generation}"
 
 
 def here_key(generation: int, rank: int) -> str:
-    """What this member of a generation sets once it waits for the others."""
+    """The key that this member of a generation sets when it waits for the others."""
     return f"here/{generation}/{rank}"
 
 
 def beat_key(rank: int, incarnation: int) -> str:
-    """Where a rank's heartbeats stand."""
+    """The key of a rank's heartbeats."""
     return f"beat/{rank}/{incarnation}"
 
 
 def began_key(rank: int) -> str:
-    """Where a rank says when the run began by the clock of its host."""
+    """The key of the run's beginning, by the clock of a rank's host."""
     return f"began/{rank}"
 
 
 def join_key(rank: int, incarnation: int) -> str:
-    """Where a process says that it can take part."""
+    """The key that a process sets when it can take part."""
     return f"join/{rank}/{incarnation}"
 
 
 def left_key(rank: int) -> str:
-    """Where a rank says that the run has ended well for it."""
+    """The key that a rank sets when the run has ended well for it."""
     return f"left/{rank}"
 
 
 def failed_key(rank: int) -> str:
-    """Where a rank says that it has failed, and the run with it, if it is a member yet."""
+    """The key that a rank sets when it has failed, and with it the run if the rank is still a member."""
     return f"failed/{rank}"
 
 
 def again_key(generation: int) -> str:
-    """Where a member of a generation says that a connection of it broke though nobody is lost."""
+    """The key that a member of a generation sets when one of its connections broke although no rank is lost."""
     return f"again/{generation}"
 
 
@@ -179,9 +179,9 @@ RECORD = ", which keeps the record of the run,"
 
 
 class Keeper:
-    """Decides on views. `store` is the ranks' store; `tell` reports to the launcher.
+    """Decides on views. `store` is the ranks' store. `tell` reports to the launcher.
 
-    It tells (BEGAN, moment), (SUSPECT, rank, incarnation, why) of a process to end, and (FAILED, order, sentence) of a run that is lost.
+    It reports (BEGAN, moment), (SUSPECT, rank, incarnation, why) for a process to end, and (FAILED, order, sentence) for a lost run.
     """
 
     def __init__(self, store: Any, tell: Any, run: SurvivingRun) -> None:
@@ -190,13 +190,13 @@ class Keeper:
         self.run = run
         self.view = View(0, dict.fromkeys(run.members, 0))
         self.began: float | None = None
-        """When the run began, by the clock of the host of its leader at that time."""
+        """The beginning of the run, by the clock of its first leader's host."""
         self._looked = -math.inf
         self._awaited = {(rank, 0) for rank, seconds in run.joins if seconds < math.inf}
         self._beats: dict[tuple[int, int], tuple[bytes, float]] = {}
 
     def hear(self, what: str, rank: int, incarnation: int, at: float = 0.0, why: str = "") -> None:
-        """A report of a launcher: a process was started and will join, or has ended, at this moment and for this reason."""
+        """Handle a launcher's report: a process was started and will join, or has ended, at this time and for this reason."""
         if what == "started":
             self._awaited.add((rank, incarnation))
             return
@@ -210,7 +210,7 @@ class Keeper:
         self._publish(members, lost=(Loss(rank, incarnation, at),))
 
     def _check_lost(self, members: Mapping[int, int], rank: int, at: float, why: str) -> None:
-        """Tell if the run is lost with this rank, and these members are left."""
+        """Report if the run is lost with this rank, so that only these members are left."""
         run, seconds = self.run, 0.0 if self.began is None else at - self.began
         if run.succession and self.view.over and rank == self.view.senior:
             self.tell((FAILED, 1, lost_with(rank, why, RECORD)))
@@ -220,7 +220,7 @@ class Keeper:
             self.tell((FAILED, 2, f"every node of the cluster is gone at {seconds:.3g} s, and the weights are: the run is lost"))
 
     def look(self, now: float) -> None:
-        """Look into the store: for the beginning and the end of the run, for who joins, and for heartbeats."""
+        """Read the store: the beginning and the end of the run, joining ranks, and heartbeats."""
         if not self._has_begun():
             return
         if now - self._looked > GAP_SECONDS:  # nor did this process get to run: suspended, as the ranks were, it knows nothing of them
@@ -249,7 +249,7 @@ class Keeper:
             self._publish(self.view.members, over=True)
 
     def end(self) -> None:
-        """This run is over, or has failed: nobody takes part in it any more."""
+        """End the run, after its end or its failure. No rank takes part in it any more."""
         self._publish({})
 
     def _listen(self, member: tuple[int, int], now: float) -> None:
@@ -271,9 +271,9 @@ class Keeper:
 
 
 def keep(listening: socket.socket, pipe: Connection, run: SurvivingRun) -> None:
-    """In a process of its own: host the store on this socket, until the launcher closes the pipe or ends.
+    """In a separate process: host the store on this socket until the launcher closes the pipe or ends.
 
-    Where the run is saved, a signal that asks it to stop may reach this process, too, which passes it on.
+    If the run saves checkpoints, this process passes on stop signals that it receives.
     """
     import torch.distributed as dist
 

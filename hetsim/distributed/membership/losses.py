@@ -1,4 +1,4 @@
-"""What the leader has seen of losses: when each rank was lost, found lost and back, and what the regroups took, as measured."""
+"""The leader's record of losses: when ranks were lost, detected and back, and the measured times of regroups."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from hetsim.distributed.membership.keeper import Loss, View
 
 
 class Ledger:
-    """Of one run, by the host's clock. Threads that see a loss, and the one that regroups, may write it at the same time."""
+    """The losses of one run, by the host's clock. Threads that see a loss and the thread that regroups may write it at the same time."""
 
     def __init__(self, members: Sequence[int]) -> None:
         self._members = dict.fromkeys(members, 0)
         self._generation = 0
         self._lock = Lock()
         self._seen: dict[int, float] = {}
-        """When this process saw the loss of a rank by itself, before the keeper announced it."""
+        """The time at which this process itself saw the loss of a rank, before the keeper announced it."""
         self._losses: list[tuple[Loss, float]] = []
-        """With when this process knew it."""
+        """The losses, and the times at which this process knew them."""
         self._returns: list[tuple[int, float]] = []
         self._regroups: list[tuple[float, float]] = []
         self.shift = 0.0
-        """This host's clock minus that of the host that led first."""
+        """This host's clock minus the clock of the first leader's host."""
 
     def lost_connection(self, rank: int, now: float) -> None:
-        """The connection to this rank broke."""
+        """Record that the connection to this rank broke."""
         with self._lock:
             self._seen[rank] = min(now, self._seen.get(rank, now))
 
     def see(self, view: View, now: float) -> None:
-        """A newer view has come."""
+        """Record a newer view."""
         with self._lock:
             if view.generation <= self._generation:  # what the leader has seen is known from it
                 return
@@ -47,18 +47,18 @@ class Ledger:
             self._members = dict(view.members)
 
     def regrouped(self, last_entry: float, end: float) -> None:
-        """A regroup took from its last entry to its end."""
+        """Record the time of a regroup, from its last entry to its end."""
         with self._lock:
             self._regroups.append((last_entry, end))
 
     def saved(self) -> dict[str, Any]:
-        """What the leader has seen, for a rank that joins and may lead once, by the clock of the host that led first."""
+        """The leader's record by the first leader's clock, for a rank that joins and may lead later."""
         with self._lock:
             seen = {"losses": self._losses, "returns": self._returns, "regroups": self._regroups}
             return {"generation": self._generation, "members": dict(self._members), **_shifted(seen, -self.shift)}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
-        """Have seen what the leader has seen, when it did; what this process has seen since then stays."""
+        """Take over the leader's record, with its times. This process's later entries stay."""
         with self._lock:
             seen = _shifted(saved, self.shift)
             losses, returns = seen["losses"], seen["returns"]
@@ -71,14 +71,14 @@ class Ledger:
 
     @property
     def untold(self) -> dict[int, float]:
-        """The ranks whose connections broke at the end of the run, before the keeper announced their loss, and the moments."""
+        """The ranks whose connections broke at the end of the run before the keeper announced their loss, and the times."""
         with self._lock:
             return {rank: at for rank, at in self._seen.items() if rank in self._members}
 
     def absences(self, absent: Mapping[int, float], began: float, end: float) -> Iterator[tuple[int, float, float]]:
-        """(rank, from, until) in seconds of the run, of each absence until its end.
+        """(rank, from, until) in seconds of the run, for each absence until its end.
 
-        `absent` are those that it began or continued without, and since when, in seconds of the run.
+        `absent` are the ranks that were absent at the run's begin or resume, and the begins of their absences in seconds of the run.
         """
         since = {rank: began + seconds for rank, seconds in absent.items()}
         losses = [(loss.at, False, loss.rank) for loss, _ in self._losses] + [(at, False, rank) for rank, at in self.untold.items()]
@@ -93,7 +93,7 @@ class Ledger:
                 yield rank, at - began, end - began
 
     def as_numbers(self, began: float) -> dict[str, Any] | None:
-        """For the summary; None if nothing happened."""
+        """The numbers for the summary; None without any event."""
         untold = self.untold
         if not (self._losses or self._returns or self._regroups or untold):
             return None
@@ -110,7 +110,7 @@ class Ledger:
 
 
 def _shifted(seen: Mapping[str, Any], seconds: float) -> dict[str, list[Any]]:
-    """The same moments, by a clock that is this number of seconds ahead."""
+    """The same times, by a clock that is this many seconds ahead."""
     return {
         "losses": [(loss._replace(at=loss.at + seconds), known + seconds) for loss, known in seen["losses"]],
         "returns": [(rank, at + seconds) for rank, at in seen["returns"]],

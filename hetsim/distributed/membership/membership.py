@@ -1,7 +1,7 @@
-"""Who takes part in a run of real processes, as one of them learns it. `hetsim.sim.membership` is its twin in virtual time.
+"""One process's view of the ranks that take part in a real run. `hetsim.sim.membership` is its twin in virtual time.
 
-The keeper (`keeper.py`) decides, and writes one view after another. A process sends heartbeats and reads the views on separate clients
-of the store, as the calls of one client wait for each other.
+The keeper (`keeper.py`) decides, and writes one view after another. A process sends heartbeats and reads the views with separate clients
+of the store, because calls of one client wait for each other.
 """
 
 from __future__ import annotations
@@ -37,34 +37,34 @@ from hetsim.effects import PeerLost
 from hetsim.errors import RunFailed, RunOver, RunStopped
 
 FOREVER = timedelta(days=7)
-"""In which the keeper has to say the next thing."""
+"""The maximum time until the keeper's next message."""
 MEMBERSHIP_CHANGED = "the membership has changed"
 SAVED = "saved"
-"""Where the leader says which checkpoint is complete."""
+"""The key under which the leader reports the newest complete checkpoint."""
 NOBODY = -1
-"""Leads a run that begins without members and, as far as a process knows that has not joined yet, any run."""
+"""The leader of a run without members at its begin. A process that has not joined yet also assumes it."""
 SETTLE_SECONDS = 1.0
-"""After a connection broke, until somebody is told lost."""
+"""The time after a broken connection until a loss is reported."""
 PATIENCE_SECONDS = 15.0
-"""In which the keeper answers, beside the time after which it suspects a rank."""
+"""The time for the keeper to answer, in addition to the time after which it suspects a rank."""
 
 
 def failed_elsewhere() -> RunFailed:
-    """What ends the run on a rank that has not failed itself."""
+    """The error that ends the run on a rank that has not failed itself."""
     error = RunFailed("the run has failed on another rank")
     error.__cause__ = PeerLost("the run has failed on another rank")  # which is nearer to the cause, and says it
     return error
 
 
 def over_too_early() -> RunFailed:
-    """What ends the run on the leader, which alone may say that the run is over."""
+    """The error that ends the run on the leader, because only the leader may declare the run over."""
     return RunFailed("another process said that the run is over before it was: the run is lost")
 
 
 class Membership:
-    """One process's part: its rank, how often that was started before, and the newest view.
+    """One process's part: its rank, its number of earlier starts, and the newest view.
 
-    `leader` is the rank that leads to the end; None: the senior member does.
+    `leader` is the rank that leads to the end. None: the senior member leads.
     """
 
     def __init__(
@@ -72,29 +72,29 @@ class Membership:
         beat_seconds: float, lost_after: float,
     ) -> None:  # fmt: skip
         self.connect = connect
-        """A further client of the run's store."""
+        """A function that makes another client of the run's store."""
         self.rank = rank
         self.incarnation = incarnation
         self.beat_seconds = beat_seconds
         self.patience = PATIENCE_SECONDS + lost_after
         self.view = View(0, dict.fromkeys(members, 0))
-        """The newest one."""
+        """The newest view."""
         self._first: dict[int, int] | None = dict(self.view.members) or None
         self._leader = leader
         self.leader = NOBODY if incarnation and leader is None else self._leader_of(self.view)
-        """In the generation that this process takes part in."""
+        """The leader of the generation in which this process takes part."""
         self.formed = 0
-        """The generation that this process takes part in."""
+        """The generation in which this process takes part."""
         self.ended_quietly = False
-        """Whether the run has ended in the generation that this process takes part in: then that group is good for its results."""
+        """Whether the run has ended in the generation in which this process takes part. Its group can then carry the results."""
         self._changed = Condition()
         self._closed, self._silent = Event(), Event()
         self._store, self._beats = connect(), connect()
-        """A connection may take seconds, as others are made: that of the beats is made before the run can begin."""
+        """Connecting may take seconds while other connections are made, so the heartbeats' client connects before the run can begin."""
         self._store.set_timeout(FOREVER)
         self._listener: Callable[[View], None] | None = None
         self.group: Group | None = None
-        """That of the generation that this process takes part in, if it regroups: it is interrupted when there is a newer one."""
+        """The group of this process's generation, if it regroups. It is interrupted when a newer generation exists."""
         self.broken: Exception | None = None
         self.has_told_over = False
         self.ledger = Ledger(members)
@@ -107,7 +107,7 @@ class Membership:
 
     @property
     def is_first(self) -> bool:
-        """Whether this process is one of those that take part before any other, and so knows what the run begins with."""
+        """Whether this process is one of the first members, and so knows the start of the run."""
         return self._first is not None and self._first.get(self.rank) == self.incarnation
 
     @property
@@ -122,7 +122,7 @@ class Membership:
 
     @property
     def changed(self) -> bool:
-        """Whether there is a newer generation than the one that this process takes part in."""
+        """Whether a newer generation exists than the one in which this process takes part."""
         return self.view.generation != self.formed
 
     def check(self) -> None:
@@ -131,7 +131,7 @@ class Membership:
             raise PeerLost(MEMBERSHIP_CHANGED)
 
     def beat(self, progress: Callable[[], int]) -> None:
-        """Tell that this process is alive and how far it has come: once now, and from now on while the interpreter lets a thread run."""
+        """Send a heartbeat with this process's progress: once now, and from now on while the interpreter lets a thread run."""
 
         def beaten(count: int) -> bool:
             try:
@@ -152,7 +152,7 @@ class Membership:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """The run has ended for this process. If it has ended well, it beats until the keeper has ended the run, as it may hang yet."""
+        """End the run for this process. After a good end, heartbeats continue until the keeper ends the run, because it may still hang."""
         self._closed.set()
         if kind is None or issubclass(kind, RunStopped):
             with contextlib.suppress(RuntimeError):  # the store is gone, and the launcher with it
@@ -161,30 +161,30 @@ class Membership:
             self._silent.set()
 
     def listen(self, listener: Callable[[View], None]) -> None:
-        """Let this be called with the newest view now, and with each newer one, in a thread of its own."""
+        """Call this function with the newest view now, and with each newer view, in a separate thread."""
         with self._changed:
             self._listener = listener
         listener(self.view)
 
     def tell_began(self, moment: float, *, leads: bool) -> None:
-        """The run begins at this moment of this host's clock."""
+        """Report that the run begins at this time of this host's clock."""
         self._store.set(began_key(self.rank), repr(moment))
         if leads:
             self._store.set(BEGAN, repr(moment))
 
     def began(self) -> float:
-        """When the run began, by this host's clock as far as that was read then; waits until it is told."""
+        """The beginning of the run, by this host's clock. Waits until it is known."""
         return self._began(self._store)[1]
 
     def _began(self, store: Any) -> tuple[float, float]:
-        """When the run began, by the clock that the keeper's moments have, and by this host's."""
+        """The beginning of the run, by the keeper's clock and by this host's."""
         began = of_peer(store, BEGAN, moment)
         own = began_key(self.rank)
         self.ledger.shift = of_peer(store, own, moment) - began if store.check([own]) else 0.0
         return began, began + self.ledger.shift
 
     def join(self) -> None:
-        """Say that this process can take part, and wait until it does. RunOver if the run has ended."""
+        """Report that this process can take part, and wait until it does. Raises RunOver if the run has ended."""
         self._store.set(join_key(self.rank, self.incarnation), "")
         with self._changed:
             self._changed.wait_for(lambda: self.takes_part or self.view.over or self.broken)
@@ -192,20 +192,20 @@ class Membership:
             self.check_over()
 
     def tell_saved(self, version: int) -> None:
-        """On the leader: the checkpoint at this version is complete."""
+        """On the leader: report that the checkpoint at this version is complete."""
         self._store.set(SAVED, str(version))
 
     def newest_saved(self) -> int | None:
-        """The version of the newest checkpoint of this run that is complete; None: it has made none."""
+        """The version of the newest complete checkpoint of this run; None without one."""
         return of_peer(self._store, SAVED, partial(checks.whole, "version", least=0)) if self._store.check([SAVED]) else None
 
     def tell_over(self) -> None:
-        """On the leader: its program has ended."""
+        """On the leader: report that its program has ended."""
         self.has_told_over = True
         self._store.set(OVER, "")
 
     def wait_until_over(self) -> bool:
-        """Wait until the run is over: True; or until the membership changes: False."""
+        """Wait until the run is over (True) or the membership changes (False)."""
         with self._changed:
             self._changed.wait_for(lambda: self.changed or self.view.over or self.broken)
         if self.broken is not None:
@@ -213,19 +213,19 @@ class Membership:
         return self.view.over
 
     def ends_within(self, seconds: float) -> bool:
-        """Whether the run ends within these seconds; waits for it."""
+        """Wait at most these seconds. Returns whether the run has ended."""
         with self._changed:
             return self._changed.wait_for(lambda: self.view.over, seconds)
 
     def check_over(self) -> None:
-        """Raise RunOver if the leader's program has ended, and the error that has ended the following of views, if there is one."""
+        """Raise RunOver if the run has ended, or the error that stopped the membership thread."""
         if self.broken is not None:
             raise self.broken
         if self.view.over:
             raise RunOver
 
     def wait_for_newer(self, generation: int) -> None:
-        """After a connection broke in this generation: wait for a newer one. If no rank is lost, ask for one of the same members."""
+        """Wait for a newer generation after a connection broke in this one. If no rank is lost, request one with the same members."""
         if not self._newer_within(generation, SETTLE_SECONDS):
             self._store.set(again_key(generation), "")
             if not self._newer_within(generation, self.patience):
@@ -238,7 +238,7 @@ class Membership:
             return self._changed.wait_for(lambda: self.view.generation > generation or self.broken is not None, seconds)
 
     def enter(self, group: Group) -> None:
-        """This process communicates by this group from now on."""
+        """Communicate through this group from now on."""
         with self._changed:
             self.group = group
             changed = self.changed
@@ -246,9 +246,9 @@ class Membership:
             group.interrupt()
 
     def form(self, *, least: int, after_end: bool = False) -> Group:
-        """Wait until all members of the newest view (at least this number) are here, and enter a group with them.
+        """Wait until all members of the newest view (at least `least`) are ready, and form a group with them.
 
-        PeerLost if one of them is lost meanwhile. RunOver if the run has ended, unless it is formed `after_end`.
+        Raises PeerLost if one of them is lost in the meantime, and RunOver if the run has ended, unless the group forms `after_end`.
         """
         while True:
             with self._changed:

@@ -1,4 +1,4 @@
-"""Entries of a run's store that other processes wrote: checked like input, because any process that reaches the store can write."""
+"""Read entries of other processes in a run's store. They are checked like input, because any process that reaches the store can write."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from hetsim.errors import RunFailed
 
 T = TypeVar("T")
 MAX_RANKS = 10**6
-"""The processes of a run on all hosts."""
+"""The maximum number of processes of a run on all hosts."""
 WRONG = (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, RecursionError)
 
 
 def of_peer(store: Any, key: str, read: Callable[[Any], T]) -> T:
-    """The value of a key in JSON as `read` makes it; RunFailed with one sentence if it is none."""
+    """The value of a key in JSON, converted by `read`. Raises RunFailed for an invalid value."""
     text = store.get(key)
     try:
         return read(json.loads(text))
@@ -37,12 +37,12 @@ def moment(value: Any) -> float:
 
 
 def later(value: Any) -> float:
-    """A number of seconds, infinite for never."""
+    """A number of seconds, or infinity for never."""
     return math.inf if value == math.inf else moment(value)
 
 
 def rank_number(value: Any) -> int:
-    """The number of a rank, or how often it was started."""
+    """The number of a rank, or its number of earlier starts."""
     return checks.whole("a rank", value, least=0, most=MAX_RANKS)
 
 

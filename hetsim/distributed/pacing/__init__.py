@@ -1,1 +1,1 @@
-"""How real processes are made to take the times that a cluster describes."""
+"""Make real processes take the times that a cluster describes."""

@@ -1,7 +1,7 @@
 """The CPU controller of Linux's cgroups, versions 1 and 2: the cgroup of this thread, and groups below it that cap single threads.
 
-Version 1 places single threads by `tasks`. Version 2 does so by `cgroup.threads` in threaded groups; these are also the only ones that
-may have a CPU limit below a cgroup that has processes of its own. Sources: Linux, Documentation/scheduler/sched-bwc.rst,
+Version 1 places single threads with `tasks`. Version 2 does so with `cgroup.threads` in threaded groups. Only these groups may have a
+CPU limit below a cgroup with its own processes. Sources: Linux, Documentation/scheduler/sched-bwc.rst,
 admin-guide/cgroup-v1/cgroups.rst and admin-guide/cgroup-v2.rst.
 """
 
@@ -20,12 +20,12 @@ from typing import ClassVar
 from hetsim.runtime.files import named_in_errors
 
 REMOVE_ATTEMPTS, REMOVE_SECONDS = 50, 0.02
-"""How often, and with what pause, a group is removed whose threads are just ending."""
+"""The number of attempts, and the pause between them, to remove a group whose threads are just ending."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Throttling:
-    """In how many periods a group had work, in how many of them it used up its quota, and for how long it then waited."""
+    """The number of periods in which a group had work, those in which it used up its quota, and how long it then waited."""
 
     num_periods: int = 0
     num_throttled: int = 0
@@ -34,25 +34,25 @@ class Throttling:
 
 @dataclass(frozen=True)
 class CpuCgroup(ABC):
-    """A cgroup of the CPU controller, in this folder. Its methods raise OSError where the system does not permit it."""
+    """A cgroup of the CPU controller in this folder. Its methods raise OSError if the system does not permit them."""
 
     path: Path
     threads: ClassVar[str]
-    """The file that lists a group's threads, and takes the id of one that is to enter."""
+    """The file that lists a group's threads. Writing a thread's id moves it to the group."""
     throttled: ClassVar[tuple[str, float]]
-    """What `cpu.stat` calls the throttled time, and its unit in seconds."""
+    """The name of the throttled time in `cpu.stat`, and its unit in seconds."""
 
     @abstractmethod
     def create(self, group: Path, *, quota_us: int, period_us: int) -> None:
-        """Make a group below this one. Together, its threads run for at most this number of microseconds in each period."""
+        """Make a group below this one. Its threads together run for at most `quota_us` microseconds in each period."""
 
     @abstractmethod
     def limit(self, group: Path) -> tuple[str, str]:
-        """The quota and the period of a group as its files have them, in microseconds. OSError where a group has none."""
+        """The quota and the period in a group's files, in microseconds. Raises OSError if the group has none."""
 
     @property
     def share(self) -> tuple[float, float] | None:
-        """The smallest share of a core that this group, or one above it, gets, and its period in seconds; None: there is no limit."""
+        """The smallest share of a core that limits this group or a parent, and its period in seconds; None without a limit."""
         found = []
         for group in (self.path, *self.path.parents):
             try:
@@ -64,11 +64,11 @@ class CpuCgroup(ABC):
         return min(found, default=None)
 
     def enter(self, group: Path) -> None:
-        """Move the calling thread to this group; the threads that it starts from now on are in it too."""
+        """Move the calling thread to this group. Threads that it starts later are in it, too."""
         _write(group / self.threads, str(threading.get_native_id()))
 
     def throttling(self, group: Path) -> Throttling:
-        """What the group's limit has done so far."""
+        """The effect of the group's limit so far."""
         counts = dict(line.split()[:2] for line in (group / "cpu.stat").read_text().splitlines())
         name, unit = self.throttled
         return Throttling(
@@ -76,14 +76,14 @@ class CpuCgroup(ABC):
         )
 
     def empty(self, group: Path) -> None:
-        """Move all threads of a group back to this one; the group may be gone."""
+        """Move all threads of a group back to this one. The group may not exist any more."""
         with contextlib.suppress(OSError):
             for thread in (group / self.threads).read_text().split():
                 with contextlib.suppress(OSError):  # it has ended
                     _write(self.path / self.threads, thread)
 
     def remove(self, group: Path) -> None:
-        """Remove a group; it may be gone, and is left where it has threads that do not end or the system does not permit it."""
+        """Remove a group if it exists. It stays if its threads do not end or the system does not permit its removal."""
         for _ in range(REMOVE_ATTEMPTS):
             try:
                 group.rmdir()
@@ -95,7 +95,7 @@ class CpuCgroup(ABC):
 
 
 class CpuCgroupV1(CpuCgroup):
-    """Of version 1."""
+    """The CPU controller of version 1."""
 
     threads = "tasks"
     throttled = ("throttled_time", 1e-9)
@@ -110,7 +110,7 @@ class CpuCgroupV1(CpuCgroup):
 
 
 class CpuCgroupV2(CpuCgroup):
-    """Of version 2. The controller stays enabled for the groups below: other runs there may need it."""
+    """The CPU controller of version 2. It stays enabled for the groups below, because other runs there may need it."""
 
     threads = "cgroup.threads"
     throttled = ("throttled_usec", 1e-6)
@@ -127,7 +127,7 @@ class CpuCgroupV2(CpuCgroup):
 
 
 def own_cgroup(root: Path = Path("/")) -> CpuCgroup:
-    """The calling thread's cgroup of the CPU controller; `root` is that of all paths. OSError, with a phrase, if there is none."""
+    """The calling thread's cgroup of the CPU controller. `root` is the root of all paths. Raises OSError with a phrase without one."""
     try:
         memberships = (root / "proc/thread-self/cgroup").read_text().splitlines()
         mounts = (root / "proc/self/mountinfo").read_text().splitlines()
@@ -151,11 +151,11 @@ def own_cgroup(root: Path = Path("/")) -> CpuCgroup:
 
 
 def _write(path: Path, text: str) -> None:
-    """To a file of a cgroup. What the kernel refuses, it refuses at the write, whose error names no file by itself."""
+    """Write to a cgroup's file. The kernel refuses at the write, whose error names no file."""
     with named_in_errors(path):
         path.write_text(text)
 
 
 def _unescaped(field: str) -> str:
-    """A path in mountinfo has octal numbers for spaces, tabs, newlines and backslashes."""
+    """A path from mountinfo, with its octal numbers for spaces, tabs, newlines and backslashes replaced."""
     return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), field)

@@ -1,7 +1,7 @@
-"""CPU quotas of real processes: while it computes, a worker, or the server, is in a cgroup of its own that caps it at its share of a core.
+"""CPU quotas of real processes: while it computes, a worker or the server is in a cgroup that limits it to its share of a core.
 
-Only threads that compute are capped: the program's, and the one of the effects that it starts. Threads that only move messages are
-not, as a description's messages do not depend on the node's speed. A group is named after its process, so that later runs can
+Only computing threads are capped: the program's thread, and the thread of its started effects. Threads that only move messages are not
+capped, because described messages do not depend on the node's speed. A group is named after its process, so that later runs can
 recognise the groups of dead runs.
 """
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from hetsim.runtime.experiment import Experiment
 
 PREFIX = "hetsim-"
-"""Of the name of a group, before the process id."""
+"""The prefix of a group's name, before the process id."""
 
 
 class Uncapped:
-    """A worker, or a server, that may use what it gets."""
+    """A worker or a server without a cap."""
 
     report: dict[str, Any] | None = None
-    """The quota, and what it has done, for the summary; known once it is left. None: there was none."""
+    """The quota and its effect for the summary, known after the block; None without a quota."""
 
     def __enter__(self) -> Uncapped:
         return self
@@ -40,15 +40,15 @@ class Uncapped:
 
     @contextlib.contextmanager
     def lifted(self) -> Iterator[None]:
-        """A block in which the calling thread, and what it starts, is not capped."""
+        """A block in which the calling thread, and threads that it starts, are not capped."""
         yield
 
     def remove(self) -> None:
-        """Lift the cap for good; any thread may do it, also more than once."""
+        """Remove the cap permanently. Any thread may call it, also several times."""
 
 
 class Capped(Uncapped):
-    """A process that gets a share of one core: in the block, the calling thread and those that it starts are capped, together."""
+    """A process with a share of one core. In the block, the calling thread and threads that it starts are capped together."""
 
     def __init__(self, share: float, root: Path = Path("/"), *, period_seconds: float | None = None) -> None:
         self.share = share
@@ -99,7 +99,7 @@ class Capped(Uncapped):
 
 
 def cap_of(experiment: Experiment, settings: Settings, rank: int) -> Uncapped:
-    """What caps this rank, by the `cpu_quota` of its node or of the server."""
+    """The cap of this rank, from the `cpu_quota` of its node or of the server."""
     cluster = experiment.cluster
     end = cluster.end(rank)
     if settings.emulate != "quota" or end.cpu_quota is None:
@@ -108,7 +108,7 @@ def cap_of(experiment: Experiment, settings: Settings, rank: int) -> Uncapped:
 
 
 def check_quotas(experiment: Experiment, root: Path = Path("/")) -> None:
-    """ValueError with one sentence if no rank has a quota, or none can be capped, which is tried. Dead runs' groups are removed before."""
+    """Raise ValueError if no rank has a quota, or a trial shows that none can be capped. Ended runs' groups are removed first."""
     cluster = experiment.cluster
     ends = [cluster.end(rank) for rank in range(experiment.num_ranks)]
     shares = [end.cpu_quota for end in ends if end.cpu_quota is not None]
@@ -139,7 +139,7 @@ def check_quotas(experiment: Experiment, root: Path = Path("/")) -> None:
 
 
 def remove_leftovers(root: Path = Path("/")) -> None:
-    """Remove the groups below this process's cgroup whose processes have ended."""
+    """Remove the groups of ended processes below this process's cgroup."""
     cgroup = own_cgroup(root)
     for group in cgroup.path.glob(f"{PREFIX}*"):
         process = group.name.removeprefix(PREFIX)
@@ -148,7 +148,7 @@ def remove_leftovers(root: Path = Path("/")) -> None:
 
 
 def remove_own(root: Path = Path("/")) -> None:
-    """Lift the cap of this process, if it has one; in a thread that is not capped."""
+    """Remove the cap of this process, if it has one, from an uncapped thread."""
     with contextlib.suppress(OSError):
         cgroup = own_cgroup(root)
         group = cgroup.path / f"{PREFIX}{os.getpid()}"
@@ -157,7 +157,7 @@ def remove_own(root: Path = Path("/")) -> None:
 
 
 def _has_ended(root: Path, process: str) -> bool:
-    """Whether it is gone, or waits only for its parent to take note of its end."""
+    """Whether the process is gone, or only waits for its parent to read its exit status."""
     try:
         return (root / "proc" / process / "stat").read_text().rpartition(")")[2].split()[0] in "ZX"
     except (FileNotFoundError, ProcessLookupError):
@@ -165,7 +165,7 @@ def _has_ended(root: Path, process: str) -> bool:
 
 
 def quota_warnings(experiment: Experiment, workers: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Sentences on quotas that cannot have been kept, or that held nobody, by the reports of the capped workers."""
+    """Warnings about quotas that cannot have been kept, or had no effect, from the reports of capped workers."""
     warnings = []
     shares = sum(1.0 if node.cpu_quota is None else node.cpu_quota for node in experiment.cluster.nodes)
     cores = len(os.sched_getaffinity(0))

@@ -1,7 +1,7 @@
-"""When transfers between the processes of one host end that share links, as each process computes by itself.
+"""Compute in each process when transfers that share links end, between processes of one host.
 
-Each process appends the transfers that it begins to a file before it sends the message, and reads those of the others from it. So all of
-them know the same transfers, and none has to wait until another one says that a transfer has ended.
+Each process appends its new transfers to a file before it sends the message, and reads the others' transfers from it. So all processes
+know the same transfers, and none has to wait for another's report that a transfer has ended.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from hetsim.distributed.pacing.shared_links import SharedLinks, Transfer
 from hetsim.runtime.experiment import Experiment
 
 RECORD = struct.Struct("<iidd")
-"""A transfer: its sender, its receiver, when it began in seconds of the host's clock, and its bytes."""
+"""A transfer: its sender, its receiver, its begin in seconds of the host's clock, and its bytes."""
 MANY = 1024
-"""Transfers that are read at a time."""
+"""The number of transfers to read at a time."""
 PREFIX = "hetsim-transfers-"
-"""Of the names of the files."""
+"""The prefix of the files' names."""
 
 
 class LinkEmulator:
-    """Knows all transfers over shared links that any process has begun which has opened the same file."""
+    """Knows all transfers over shared links of the processes that have opened the same file."""
 
     def __init__(self, links: SharedLinks, path: Path, *, rank: int) -> None:
         self.rank = rank
@@ -39,11 +39,11 @@ class LinkEmulator:
         self._lock = Lock()
         self._num_read = 0
         self._transfers: dict[int, Transfer] = {}
-        """Those to this rank that it has not asked for, by number."""
+        """The transfers to this rank that it has not requested yet, by number."""
 
     @classmethod
     def of_run(cls, experiment: Experiment, rank: int, *, began: float) -> LinkEmulator:
-        """The emulator of a rank in the run that began at this moment, which all of its processes know and no other run has."""
+        """The emulator of a rank in the run that began at this time. All processes know the time, and no other run has it."""
         folder = Path(tempfile.gettempdir())
         remove_leftovers(folder)
         return cls(
@@ -51,23 +51,23 @@ class LinkEmulator:
         )
 
     def begin(self, receiver: int, nbytes: int, at: float) -> int:
-        """Record that a transfer from this rank has begun at this moment. Returns its number, by which the receiver knows it."""
+        """Record that a transfer from this rank begins at this time. Returns its number, which the receiver uses, too."""
         with self._lock:
             os.write(self._file, RECORD.pack(self.rank, receiver, at, nbytes))
             return os.lseek(self._file, 0, os.SEEK_CUR) // RECORD.size - 1
 
     def transfer(self, number: int) -> Transfer:
-        """The transfer of this number, which the receiver asks for once. Its end is known after `project`."""
+        """The transfer with this number. The receiver requests it once. Its end is known after `project`."""
         self._read()
         return self._transfers.pop(number)
 
     def project(self) -> None:
-        """Set when each transfer ends, if no other begins than those that have."""
+        """Set the end of each transfer, assuming that no other transfer begins."""
         self._read()
         self._links.project()
 
     def remove(self) -> None:
-        """Remove the file, as the run is over; those who have it open can still read it."""
+        """Remove the file after the run. Processes that have it open can still read it."""
         with contextlib.suppress(OSError):
             self._path.unlink(missing_ok=True)
 
@@ -83,7 +83,7 @@ class LinkEmulator:
 
 
 def opened(path: Path) -> int:
-    """The file of this path, which is made if it is missing, locked so that it is no leftover."""
+    """Open the file at this path, create it if missing, and lock it to mark it as used."""
     while True:
         file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         fcntl.flock(file, fcntl.LOCK_SH)

@@ -1,4 +1,4 @@
-"""The clock of a run in real time, and the padding that holds results until the cluster's description says they are due."""
+"""The clock of a run in real time, and the padding that holds results until they are due by the cluster's description."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class Lateness:
 
 
 COMPUTED = ("gradient", "profile", "update")
-"""The kinds of results that a CPU quota acts on."""
+"""The kinds of results that a CPU quota affects."""
 
 
 @dataclass
 class Pace:
-    """With pad it holds early results and counts late ones; with quota it only counts late ones that were computed; with none neither.
+    """Handles results by `emulate`: pad holds early results and counts late ones, quota counts late computed ones, none does neither.
 
-    It has the clock of its rank.
+    It has its rank's clock.
     """
 
     emulate: Emulation
@@ -49,10 +49,10 @@ class Pace:
         return self.emulate == "pad"
 
     def due(self, kind: str, since: float, seconds: float) -> float:
-        """Wait until `seconds` after `since`, unless that is past. Returns the moment that counts as the end.
+        """Wait until `seconds` after `since`, unless this time is past. Returns the time that counts as the end.
 
-        For a held result that is the described moment, not the moment at which the system woke this thread up, so that small
-        delays of waking up do not accumulate. For a late result it is the moment at which it was ready.
+        For a held result, this is the described time and not the time at which the thread woke up, so that small delays do not
+        accumulate. For a late result, it is the time at which the result was ready.
         """
         now = self.clock()
         moment = since + seconds
@@ -64,12 +64,12 @@ class Pace:
         return moment
 
     def sleep_until(self, moment: float) -> None:
-        """Sleep until this moment of the clock, never less."""
+        """Sleep until this time of the clock, and never less."""
         while (remaining := moment - self.clock()) > 0:
             time.sleep(remaining)
 
     def record(self, kind: str, late: float) -> None:
-        """Count a result that was ready this number of seconds later than described (earlier if negative)."""
+        """Count a result that was ready `late` seconds later than described (earlier if negative)."""
         lateness = self.kinds.setdefault(kind, Lateness())
         lateness.count += 1
         if late > 0:
@@ -78,7 +78,7 @@ class Pace:
 
 
 def reduce_timer_slack() -> None:
-    """Set this thread's timer slack on Linux to the minimum: the default of 50 µs is much in a step of a millisecond."""
+    """Set this thread's timer slack on Linux to the minimum. The default of 50 µs is too long for steps of a millisecond."""
     if sys.platform == "linux":
         PR_SET_TIMERSLACK = 29  # noqa: N806
         ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0)
@@ -86,7 +86,7 @@ def reduce_timer_slack() -> None:
 
 @contextlib.contextmanager
 def realtime_priority() -> Iterator[None]:
-    """This thread, and those that it starts in this context, have real-time priority if the system allows it: to move messages.
+    """Within this context, this thread and threads that it starts move messages with real-time priority, if the system allows it.
 
     With more processes than cores, a thread that wakes up may otherwise wait for a scheduler tick (4 ms at 250 Hz). A gloo
     all-reduce of 10 kB among four processes on two cores took 8 ms, and 0.9 ms with real-time threads.
@@ -109,14 +109,14 @@ def realtime_priority() -> Iterator[None]:
 
 
 def emulation(settings: Settings, kinds: dict[str, Lateness], *, library: str, shared_links: bool) -> dict[str, Any]:
-    """What was emulated, how sums were made and by which library, and the lateness of results by kind, for the summary."""
+    """For the summary: the emulation, the order and library of sums, and the lateness of results by kind."""
     late = {kind: vars(lateness) for kind, lateness in sorted(kinds.items())}
     links = {"shared_links": True} if shared_links else {}
     return {"emulate": settings.emulate, "reduction": settings.reduction, "library": library, **links, **late}
 
 
 def late_warnings(kinds: dict[str, Lateness], seconds: float) -> list[str]:
-    """One sentence if any results took longer than described, otherwise none."""
+    """One warning if any results took longer than described; otherwise none."""
     late = [f"{lateness.late} of {lateness.count} {kind}s" for kind, lateness in sorted(kinds.items()) if lateness.late]
     if not late:
         return []

@@ -1,7 +1,7 @@
 """Transfers in real time that share the described links max-min fairly, as the simulator's do.
 
-A transfer becomes known some time after it began, when others may have begun or ended. So what flowed in the last `HORIZON` seconds
-is computed again from the beginning of each transfer that becomes known late.
+A transfer becomes known some time after its begin, when others may have begun or ended. So when a transfer becomes known late, the last
+`HORIZON` seconds are computed again from its begin.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from hetsim.cluster.connections import Connection, Link, connection_of, fair_rat
 from hetsim.cluster.model import Cluster
 
 HORIZON = 0.1
-"""In seconds: no transfer becomes known later than this after its beginning, unless the machine is overloaded."""
+"""The maximum delay in seconds after which a transfer becomes known, unless the machine is overloaded."""
 
 
 @dataclass(eq=False, slots=True)
 class Transfer:
-    """A message on its way over links, and when its last byte leaves them as far as is known, in seconds of the host's clock."""
+    """A message in transit over links, and the currently known time at which its last byte leaves them, in seconds of the host's clock."""
 
     begins: float
     nbytes: float
     ends: float = inf
     weight: float = 1.0
-    """Where it shares a link, its rate is in proportion to it."""
+    """Its weight. On a shared link, its rate is proportional to its weight."""
 
 
 Queues = dict[Connection, deque[tuple[float, Transfer]]]
-"""The transfers that have not ended at a moment, in the order of each connection, with the bytes that are left of each."""
+"""The unfinished transfers at a moment, in the order of each connection, with the remaining bytes of each."""
 
 
 @dataclass(eq=False, slots=True)
 class Begun:
-    """A transfer that begins at a moment, and what is under way then, with it. That of no connection is before all others."""
+    """A transfer that begins at a moment, and all transfers in progress then, including it. The first entry has no connection."""
 
     moment: float
     connection: Connection | None
@@ -48,10 +48,10 @@ class Begun:
 
 
 class SharedLinks:
-    """All transfers over a cluster's described links. Moments are in seconds of the host's clock, and may be told out of order.
+    """All transfers over a cluster's described links. Moments are in seconds of the host's clock, and may be reported out of order.
 
-    The run began at the moment `began`, from which the changes of links are counted. The weights of transfers
-    are the simulator's of this seed, in the order in which each connection's transfers are begun.
+    Changes of links are relative to the run's begin at the moment `began`. The weights of transfers are the simulator's
+    with this seed, in the order in which each connection's transfers begin.
     """
 
     def __init__(self, cluster: Cluster, *, seed: int, began: float = 0.0) -> None:
@@ -62,15 +62,15 @@ class SharedLinks:
         self._links: dict[tuple[str, int | str], Link] = {}
         self._connections: dict[tuple[int, int], Connection] = {}
         self._begun = [Begun(-inf, None, Transfer(-inf, 0), {})]
-        """Those of the last HORIZON seconds, and the one before, in the order of their moments."""
+        """The transfers that began in the last HORIZON seconds, and the one before, in order of time."""
         self._projected = True
 
     def carries(self, sender: int, receiver: int) -> bool:
-        """Whether a described link is on the way between these ranks."""
+        """Whether a described link connects these ranks."""
         return bool(self.cluster.path(sender, receiver).links)
 
     def begin(self, sender: int, receiver: int, transfer: Transfer) -> None:
-        """This transfer has begun, after those that were begun between these ranks before."""
+        """Begin a transfer after earlier ones between these ranks."""
         if self.cluster.network.sharing_noise is not None:
             ends = sender, receiver
             if ends not in self._weights:
@@ -89,7 +89,7 @@ class SharedLinks:
         self._projected = False
 
     def project(self) -> None:
-        """Set when each transfer ends if no other begins."""
+        """Set the end of each transfer, assuming that no other transfer begins."""
         if not self._projected:
             flowed(self._begun[-1], inf, self._began)
             self._projected = True
@@ -101,14 +101,14 @@ class SharedLinks:
 
 
 def flowed(begun: Begun, until: float, began: float = 0.0) -> Queues:
-    """What is left at this moment of what was under way when a transfer began, if no other has begun since."""
+    """The transfers that remain at this moment of those in progress at `begun`, if no other has begun since."""
     queues = {connection: deque(queue) for connection, queue in begun.queues.items() if queue}
     advance(queues, begun.moment, until, began)
     return queues
 
 
 def changed(connections: Iterable[Connection], moment: float, began: float) -> float:
-    """Set the rates of links that change to those of a moment. Returns until when they hold."""
+    """Set the rates of changing links to their rates at a moment. Returns the time until which they hold."""
     holds = inf
     for link in dict.fromkeys(link for connection in connections for link in connection.links):
         if link.slowdown is not None:
@@ -118,7 +118,7 @@ def changed(connections: Iterable[Connection], moment: float, began: float) -> f
 
 
 def advance(queues: Queues, moment: float, until: float, began: float = 0.0) -> None:
-    """Let the transfers in these queues flow from a moment on, and take out those that end, at `ends`."""
+    """Let the transfers in these queues flow from a moment on. Remove those that end, and set their `ends`."""
     while moment < until and any(queues.values()):
         heads = {connection: queue[0] for connection, queue in queues.items() if queue}
         for connection, (_, transfer) in heads.items():

@@ -1,1 +1,1 @@
-"""What one rank does during a run."""
+"""The work of one rank during a run."""

@@ -1,8 +1,8 @@
-"""Gradients that can be given up, in real time: with padding at the described moment, otherwise between micro-batches or at the end.
+"""Gradients that can be given up, in real time: with padding at the described time, otherwise between micro-batches or at the end.
 
-A real backward pass cannot be interrupted. With padding, what a gradient takes is known when it begins, so it is given up exactly when
-the cluster's description says. Without, the mailbox and the clock are looked at when a micro-batch is done; undivided, the gradient is
-computed to its end, then thrown away.
+A real backward pass cannot be interrupted. With padding, a gradient's described time is known when it begins, so it is given up exactly
+at the described time. Without padding, the rank checks the mailbox and the clock after each micro-batch. An undivided gradient is computed
+to its end and then discarded.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from hetsim.vector import Vector
 from hetsim.workloads.task import Task, divided, in_passes
 
 Attempted = tuple[fx.Computed | None, float]
-"""What was computed, or None, and the moment at which it was or was given up, in seconds of the host's clock."""
+"""The result or None, and the time at which it was computed or given up, in seconds of the host's clock."""
 
 
 class Attempts:
-    """Computes gradients of `task`, and gives them up; `micro_batch` is the most samples that are computed at a time."""
+    """Computes gradients of `task`, and gives them up. `micro_batch` is the maximum number of samples that are computed at a time."""
 
     def __init__(self, task: Task, mailbox: Mailbox, pace: Pace, micro_batch: int | None) -> None:
         self.task = task
@@ -27,7 +27,7 @@ class Attempts:
         self.micro_batch = micro_batch
 
     def attempt(self, effect: fx.Attempt, at: float, described: float) -> Attempted:
-        """`described` are the seconds that the cluster describes for the whole gradient, begun at this moment."""
+        """Attempt a gradient at time `at`. `described` are the cluster's described seconds for the whole gradient."""
         if self.mailbox.due_before(at, wait=False) is not None:
             return None, at
         return self._padded(effect, at, described) if self.pace.pad else self._measured(effect, at, described)

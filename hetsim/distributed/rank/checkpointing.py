@@ -1,13 +1,13 @@
-"""The checkpoints of a run in processes: each rank sends its state to the leader, which writes them.
+"""The checkpoints of a run in processes: each rank sends its state to the leader, which writes the checkpoints.
 
-Without a server the ranks agree at each commit, by the leader's broadcast, and send their states at the commit that is saved.
+Without a server, the leader's broadcast decides at each commit, and the ranks send their states at a commit that is saved.
 
-A server asks its workers by a message before those that release them. Each worker answers when it next waits for a message, so it has
-pushed at most what the server knows to be outstanding. The run continues meanwhile. A local server asks its own workers first; its answer
-contains theirs.
+A server requests its workers' states before it releases them. Each worker answers when it next waits for a message, so it has pushed at
+most the ranges that the server knows to be outstanding. The run continues in the meantime. A local server asks its own workers first, and
+its answer contains their states.
 
-A checkpoint contains a lost rank as it will be when it comes back. If all ranks form a new group, the checkpoint under way is dropped: the
-last complete checkpoint stays, and the next one comes when it is due.
+A checkpoint contains a lost rank in the state in which it will return. If all ranks form a new group, an unfinished checkpoint is
+dropped. The last complete checkpoint stays, and the next one is written when it is due.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from hetsim.runtime.record import RunRecord, activity_until
 from hetsim.runtime.trace import Trace, TracePart
 
 NUMBER_BYTES = 8
-"""Of a rank or a length, in what a rank answers: its number, and its state and its rows, each after its length."""
+"""The bytes of a number in an answer: rank, then state and rows, each after its length."""
 
 
 @dataclass
 class Asked:
-    """A checkpoint of a server that waits for the answers of its workers."""
+    """A server's checkpoint that waits for the workers' answers."""
 
     state: State
     num_gradients: Sequence[int]
@@ -73,31 +73,31 @@ class Saving(Answering):
         self.agrees = experiment.checkpoint.enabled and not experiment.coordination.needs_server
         """Whether all ranks follow the leader's decision at each commit."""
         self.stopped = False
-        """Whether the leader has ended the run because it was asked to, as all ranks know where they agree."""
+        """Whether the leader has ended the run on request. If ranks agree at commits, all know it."""
         self.given: list[bytes] = []
-        """On another rank: the rows that it has sent last, which are lost with a leader that has not saved them."""
+        """On another rank: the rows that it sent last. They are lost with a leader that has not saved them."""
         self._absences = absences
         self._on_saved = on_saved
         self._progress_at_end: dict[str, Any] = {}
         self._asked: Asked | None = None
         self._workers = experiment.workers_of(self.rank) if self.rank != experiment.leader else []
-        """Those of a local server."""
+        """The workers of a local server."""
         self._answer: tuple[int, bytes] | None = None
-        """On a local server: what it answers for a version, beside what its workers have yet to answer."""
+        """On a local server: its answer for a version, without its workers' missing answers."""
 
     def decide(self, version: int, going: bool, questions: StateQuestions) -> tuple[bool, bool]:
-        """Whether the run continues after this version, and whether it is saved there, as far as this rank decides."""
+        """This rank's decision whether the run continues after this version, and whether it is saved there."""
         self.write_answered(questions)
         if going and self.saver.stop.asked:
             going, self.stopped = False, True
         return going, going and self._asked is None and self.saver.due(version)
 
     def forget(self) -> None:
-        """Drop the checkpoint that waits for answers: the membership has changed, and all restart from the last commit."""
+        """Drop the checkpoint that waits for answers, because after a change of membership all ranks restart from the last commit."""
         self._asked = None
 
     def save(self, seconds: float, transport: Transport, questions: StateQuestions, *, leader: int) -> None:
-        """Save the run at this commit: hand this rank's state to the leader or, on the leader, get the states of the others."""
+        """Save the run at this commit: send this rank's state to the leader. The leader receives the others' states."""
         if not self.record.leads:
             self._hand_in(transport, leader)
             return
@@ -126,7 +126,7 @@ class Saving(Answering):
         self._write(asked)
 
     def answer(self, version: int, questions: StateQuestions) -> None:
-        """On a worker of a server, and on a local server: send the server above it this rank's state, and what it has of others."""
+        """On a worker of a server or a local server: send this rank's state, and the states below it, to the server above."""
         own = [self._part(self.state.snapshot()), b"".join(self._rows())]
         self._answer = version, numbered(self.rank) + b"".join(numbered(len(each)) + each for each in own)
         if self._workers:
@@ -134,7 +134,7 @@ class Saving(Answering):
         self.pass_on(questions)
 
     def pass_on(self, questions: StateQuestions) -> None:
-        """Send what is to be answered, once this rank's own workers that are not lost have answered."""
+        """Send the answer when this rank's own workers have answered, except lost ones."""
         if self._answer is None or (self._workers and questions.awaited):
             return
         (version, own), self._answer = self._answer, None
@@ -143,7 +143,7 @@ class Saving(Answering):
         questions.answer(above, version, b"".join([own, *others.values()]))
 
     def write_answered(self, questions: StateQuestions) -> None:
-        """On the leader: write the checkpoint for which all that are not lost have answered, if there is one."""
+        """On the leader: write a checkpoint for which all ranks have answered, except lost ones."""
         asked = self._asked
         if asked is None or questions.awaited:
             return
@@ -155,7 +155,7 @@ class Saving(Answering):
         self._write(asked)
 
     def end(self, questions: StateQuestions) -> None:
-        """The program has ended: on the leader, write what was asked for, and keep what the recorders have seen for the last checkpoint."""
+        """At the end of the program, on the leader: write the requested checkpoint, and keep the recorders' progress for the last one."""
         self.write_answered(questions)
         if self.experiment.checkpoint.enabled and self.record.leads:
             self._progress_at_end = self.record.progress()
@@ -165,7 +165,7 @@ class Saving(Answering):
         return self._part(self.state.snapshot())
 
     def write_last(self, parts: dict[int, bytes], activity: Sequence[RankActivity]) -> None:
-        """On the leader, when all ranks have sent their results: write the checkpoint of the run as it has ended."""
+        """On the leader, after all ranks have sent their results: write the checkpoint of the finished run."""
         asked = self._now(self.record.metrics.applied.seconds, self._progress_at_end)
         self._write(replace(asked, parts=parts), activity)
 
@@ -182,7 +182,7 @@ class Saving(Answering):
             self.saver.append(pieces, rank=rank, change=self.clocks.change(rank))
 
     def _write(self, asked: Asked, at_end: Sequence[RankActivity] | None = None) -> None:
-        """Write it, with what each worker has done by then or, at the end of the run, with this."""
+        """Write a checkpoint with each worker's activity so far or, at the end of the run, with `at_end`."""
         kinds, num_ahead = kinds_of(self.experiment), self.experiment.coordination.num_ahead
         ranks = {self.rank: asked.server}
         activity = [RankActivity.of_numbers(its.as_numbers(), num_ahead) for its in self.record.metrics.activity if at_end is None]
@@ -211,7 +211,7 @@ class Saving(Answering):
         self._on_saved(asked.state.version)
 
     def _absent(self, rank: int, asked: Asked) -> RankState:
-        """The state that a rank which is lost will have when it returns."""
+        """The state in which a lost rank will return."""
         state = RankState(rank=rank)
         optimizer = asked.server.optimizer if self.agrees else self.prepared.optimizer_of(rank).initial()
         self.prepared.restart(state, asked.state, optimizer=optimizer)
@@ -219,12 +219,12 @@ class Saving(Answering):
 
 
 def numbered(number: int) -> bytes:
-    """A rank or a length."""
+    """A rank or a length as bytes."""
     return number.to_bytes(NUMBER_BYTES)
 
 
 def answers(content: bytes) -> Iterator[tuple[int, bytes, bytes]]:
-    """(rank, its state, its rows) of each rank in what a peer of the leader has answered."""
+    """(rank, state, rows) of each rank in a peer's answer to the leader."""
     at = 0
 
     def number() -> int:

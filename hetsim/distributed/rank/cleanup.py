@@ -1,4 +1,4 @@
-"""The end of a process whose parent has ended: no process of a run outlives the command, and nothing unfinished of it remains."""
+"""End a process whose parent has ended, so that no process of a run outlives the command, and no unfinished file remains."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from hetsim.results.writing.folder import abandon
 from hetsim.runtime.files import keep_names
 
 LOCK_ATTEMPTS, LOCK_SECONDS = 100, 0.02
-"""How often, and with what pause, a leader without a parent tries to lock its folder."""
+"""The number of attempts, and the pause between them, of a leader without a parent to lock its folder."""
 LED = "leads"
-"""The name of the file, in the folder that hetsim-launch gave this process, that names the folder that it leads a run in."""
+"""The name of a file in hetsim-launch's folder for this process. It contains the folder of the run that this process leads."""
 _led: list[Path] = []
-"""The folder that this process leads a run in, and has locked."""
+"""The locked folder of the run that this process leads."""
 
 
 def leave_with_parent(cap: Uncapped) -> None:
-    """End this process when its parent has ended, and remove its cap and what it is `leading` at that moment."""
+    """End this process when its parent has ended. First remove its CPU cap and the files of a run that it is `leading`."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
@@ -37,7 +37,7 @@ def leave_with_parent(cap: Uncapped) -> None:
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Unless another run has begun in the folder. The system releases the parent's lock a moment after the parent's end."""
+    """Remove unfinished files unless another run has begun in the folder. The parent's lock is released shortly after its end."""
     for _ in range(LOCK_ATTEMPTS):
         with contextlib.suppress(Exception), only_run_in(folder):
             abandon(folder)
@@ -46,7 +46,7 @@ def remove_unfinished(folder: Path) -> None:
 
 
 def follow_launcher() -> None:
-    """If hetsim-launch started this process: end it when hetsim-launch lets go, or ends, with its cap and what it is `leading` then."""
+    """If hetsim-launch started this process: end it when hetsim-launch closes the pipe or ends. Its cap and `leading` files are removed."""
     launcher, _, pipe = os.environ.get(WATCH, "").partition(":")
     if launcher == str(os.getppid()) and pipe.isdecimal():
         Thread(target=_leave_with_launcher, args=(int(pipe),), daemon=True).start()
@@ -73,7 +73,7 @@ def _leave_with_launcher(pipe: int) -> None:
 
 
 def remove_led() -> None:
-    """Remove what this process is `leading`, which holds the folder's lock."""
+    """Remove the files of the run that this process is `leading`. It has the folder's lock."""
     keep_names()
     for folder in _led:
         abandon(folder)
@@ -81,7 +81,7 @@ def remove_led() -> None:
 
 @contextlib.contextmanager
 def leading(folder: Path) -> Iterator[None]:
-    """While this lasts, what the run has begun in this folder is removed if this process is ended: by itself, or by hetsim-launch."""
+    """Within this context, the unfinished files of the run in this folder are removed if this process or hetsim-launch ends it."""
     _led.append(folder)
     note = Path(os.environ["TORCHELASTIC_ERROR_FILE"]).with_name(LED) if WATCH in os.environ else None
     if note is not None:
@@ -95,6 +95,6 @@ def leading(folder: Path) -> Iterator[None]:
 
 
 def remove_of_killed(notes: Path) -> None:
-    """In hetsim-launch, when the run has ended everywhere: remove what killed processes were leading, by their notes in this folder."""
+    """In hetsim-launch, after the run's end on all hosts: remove the files of killed leaders, from their notes in this folder."""
     for note in notes.glob(f"*/{LED}"):
         remove_unfinished(Path(note.read_text(encoding="utf-8")))

@@ -1,7 +1,7 @@
-"""One rank's run that continues when others are lost, come back or join late: under hetsim's own launchers.
+"""One rank's run under hetsim's own launchers, which continues when other ranks are lost, return or join late.
 
-Two classes differ in what the others do at a loss. With `ServedRun` the servers continue by themselves; with `RegroupingRun` all that are
-present form a new group, as often as the membership changes.
+Two classes differ in their reaction to a loss. With `ServedRun`, the servers continue by themselves. With `RegroupingRun`, all present
+ranks form a new group after each change of the membership.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from hetsim.runtime.recorder import DOWN, interval_recorder
 from hetsim.runtime.trace import Trace
 
 MAX_SECONDS = 1e6
-"""That a rank waits for its time to join: a condition cannot wait for ever."""
+"""The maximum seconds that a rank waits for its time to join, because a condition cannot wait forever."""
 
 
 class ElasticRun(RankRun):
-    """A rank's run among members that may change. `everyone` is a group of all ranks before the run; None: it was started later.
+    """A rank's run among changing members. `everyone` is a group of all ranks before the run; None if it was started later.
 
-    `absent` are the ranks that are absent at first, and since which second of the run; `joins_at` is when this one takes part, if it is
-    one of them. After `run`, `sources` bring the results to the leader, and `hands_in` says whether this rank has any. With `take_over`
-    this rank may lead when the leader is lost; it is called then, to have the files of the run.
+    `absent` are the ranks that are absent at first, and the begins of their absences in seconds of the run. `joins_at` is the time at which
+    this rank joins, if it is one of them. After `run`, `sources` bring the results to the leader, and `hands_in` is whether this rank has
+    any. With `take_over`, this rank may lead after the leader's loss. It is then called to get the run's files.
     """
 
     def __init__(
@@ -51,10 +51,10 @@ class ElasticRun(RankRun):
         self.began = 0.0
         self.absent = absent
         self.recorded_absences: dict[int, float] = {}
-        """Until when the absences of each rank are in the trace, in seconds of the run."""
+        """The time until which each rank's absences are in the trace, in seconds of the run."""
         rows = [] if take_over is None else [Rows(prepared.experiment.trace)]
         self.alone = GlooTransport(None, membership.rank, [membership.rank])
-        """The transport of a rank that is in no group yet; nobody uses it."""
+        """The transport of a rank without a group. It is never used."""
         super().__init__(
             prepared, trace, leader=membership.leader, transport=everyone or self.alone, joined=everyone is None,
             copied_to=rows, **options,
@@ -69,13 +69,13 @@ class ElasticRun(RankRun):
         self._num_asked: Callable[[], int] = lambda: 0
 
     def run(self, store: Store | None = None, report: Callable[[RunFailed], None] | None = None) -> None:
-        """Run this rank's program, again after each change of the membership, to the end of the run."""
+        """Run this rank's program to the end of the run, again after each change of the membership."""
         self.membership.beat(lambda: self._num_asked())
         with contextlib.suppress(RunOver):
             self._take_part(self._begin(), store, report)
 
     def _begin(self) -> Group | None:
-        """Prepare with all others, and wait for the beginning, or until this rank joins. Returns its group, if it is in the first one."""
+        """Prepare with all ranks, and wait for the beginning, or until this rank joins. Returns its group if it is in the first one."""
         experiment, everyone, membership = self.experiment, self._everyone, self.membership
         loss = warm_up(self.prepared, samples=experiment.first_samples)
         group: Group | None = None
@@ -123,25 +123,25 @@ class ElasticRun(RankRun):
 
     @abstractmethod
     def _world(self, group: Group | None) -> ProcessWorld:
-        """The world of this rank, in this group or, without one, of a rank that joins."""
+        """The world of this rank in this group. Without a group, the world of a rank that joins."""
 
     @abstractmethod
     def _run(self, world: Any, state: State | None) -> None:
-        """The program, from this state or, if it joins, from that of the others, until the run is over."""
+        """Run the program from this state until the run is over. A rank that joins takes the others' state."""
 
     @abstractmethod
     def _changed(self, world: Any, view: View) -> None:
-        """In the thread that follows the views: the members are others."""
+        """The members have changed. Called in the membership thread."""
 
     def _meet_after_end(self, world: Any) -> None:
-        """Have a transport to the leader, for the results."""
+        """Make a transport to the leader for the results."""
 
     def _program(self, state: State | None) -> Program[State | None]:
         node = Node(self.rank, self.experiment.num_workers, self.parts.state.own)
         return self.experiment.coordination.with_recovery(node, self.prepared.plan, state, self.prepared.start)
 
     def _shared(self, transport: Transport, **options: Any) -> dict[str, Any]:
-        """What a world has by which the rank communicates."""
+        """The parts of a world with which the rank communicates."""
         reduction = Reduction.by_gloo(transport, self.prepared.task.device, self._order)
         return {"transport": transport, "mailbox": self._new_mailbox(transport, **options), "reduction": reduction, "began": self.began}
 
@@ -159,12 +159,12 @@ class ElasticRun(RankRun):
         self.membership.tell_saved(version)
 
     def _present(self) -> list[int]:
-        """The ranks that may stand still. All, if only servers are left: the launcher knows whether a worker will come."""
+        """The ranks that may stand still. All ranks if only servers are left, because the launcher knows whether a worker will come."""
         members = self.membership.view.members
         return sorted(members) if len(members) > len(self.experiment.servers) else list(range(self.experiment.num_ranks))
 
     def _follow(self, world: ProcessWorld, view: View) -> None:
-        """In the thread that follows the views: a newer one has come."""
+        """Follow a newer view. Called in the membership thread."""
         if view.members:
             self._changed(world, view)
             return
@@ -177,7 +177,7 @@ class ElasticRun(RankRun):
             self.membership.ledger.lost_connection(rank, self.began + shift + rate * seconds)
 
     def absences_over(self, seconds: float) -> list[tuple[int, float, float]]:
-        """As in the base. They are in the trace from now on; one that continues is recorded when it is over, as in simulation."""
+        """As in the base class. The trace then contains these absences. A current absence is recorded at its end, as in simulation."""
         over = [absence for absence in self._absences(seconds) if absence[2] < seconds]
         record = interval_recorder([self.trace], DOWN)
         for rank, start, end in over:
@@ -187,15 +187,15 @@ class ElasticRun(RankRun):
         return over
 
     def have_recorded(self, seconds: float) -> None:
-        """On a rank that leads from now on: the absences that were over at this second of the run are in the trace."""
+        """On a new leader: the trace contains the absences that ended by this second of the run."""
         for rank, start, end in self._absences(seconds):
             if start < end < seconds:
                 self.recorded_absences[rank] = end
 
     def record_absences(self) -> list[RankActivity]:
-        """On the leader, when the results of all ranks are there: when each rank was not.
+        """On the leader, after all ranks' results: record each rank's absences.
 
-        Returns what each worker has done without the absences that continue, for a checkpoint.
+        Returns each worker's activity without its current absence, for a checkpoint.
         """
         seconds, activity = self.metrics.applied.seconds, self.metrics.activity
         present = self.membership.view.members.keys() - self.membership.ledger.untold.keys()

@@ -1,4 +1,4 @@
-"""Sums of gradients in real time: a second thread adds up each bucket while the rest of a gradient is computed."""
+"""Sums of gradients in real time. A second thread sums each bucket while the rest of a gradient is computed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hetsim.workloads.task import Bucket, Task, terms_in_passes
 
 
 class Rank(Protocol):
-    """What a rank's world has of the rank."""
+    """The parts of a rank's world that are needed here."""
 
     rank: int
     began: float
@@ -37,15 +37,15 @@ class Rank(Protocol):
 
     @property
     def gradient_seconds(self) -> Callable[[int, float], float]:
-        """The described seconds of a gradient over this number of samples, started at a second of the run."""
+        """The described seconds of a gradient over `samples` samples that starts at a second of the run."""
 
 
 def summed(
     world: Rank, effect: fx.GradientSum, number: Sequence[int], *, at: float, transport: Transport, committed: int
 ) -> tuple[fx.Computed, float]:
-    """The answer to a GradientSum that this rank asks for at this moment, after this version, and the moment at which it is given.
+    """The answer to this rank's GradientSum at time `at`, after version `committed`, and the time of the answer.
 
-    The number is that of the collective.
+    `number` identifies the collective.
     """
     batch, version, began = effect.batch, effect.version, world.began
     node = world.prepared.experiment.cluster.nodes[world.rank]
@@ -85,7 +85,7 @@ def summed(
 
 
 def finite(world: Rank, effect: fx.GradientSum, total: Vector) -> Vector:
-    """The sum of all ranks' terms. If it is not finite, on all ranks alike, the sum of those that are, for which they compute again."""
+    """The sum of all ranks' terms. If it is not finite, all ranks compute and sum again, without terms that are not finite."""
     if isinstance(total, Phantom) or is_finite(total):
         return total
     term = zeros_like(total)
@@ -97,7 +97,7 @@ def finite(world: Rank, effect: fx.GradientSum, total: Vector) -> Vector:
 
 
 class BucketSums:
-    """Begun in the same order on all ranks, in the thread that computes, or in the one that its backward pass runs in."""
+    """Sums of buckets, begun in the same order on all ranks, in the computing thread or in the thread of its backward pass."""
 
     def __init__(self, second: Executor, bucket: AddUp, device: Device, clock: Callable[[], float]) -> None:
         self._second = second
@@ -107,12 +107,12 @@ class BucketSums:
         self._begun: list[tuple[float, Future[float]]] = []
 
     def begin(self, k: int, numbers: Vector) -> None:
-        """The numbers of bucket `k` are there: let the sum over all ranks take their place."""
+        """Bucket `k` is complete: begin to replace its entries by the sum over all ranks."""
         assert k == len(self._begun)
         self._begun.append((self._clock(), self._second.submit(self._reduce, self._bucket(numbers))))
 
     def wait(self) -> list[tuple[float, float]]:
-        """When each bucket was there, and when it was added up, once all are; PeerLost if a rank is lost."""
+        """Wait for all buckets. Returns when each was complete, and when its sum was. Raises PeerLost if a rank is lost."""
         return [(since, over.result()) for since, over in self._begun]
 
     def _reduce(self, reduce: Callable[[], None]) -> float:

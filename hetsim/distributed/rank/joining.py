@@ -1,6 +1,6 @@
-"""The run of a rank whose servers continue by themselves: each has a connection to each of its workers, and gets one to each that joins.
+"""The run of a rank whose servers continue after losses. A server has a connection to each of its workers, including joining ones.
 
-So does the leader, which is another rank where servers are local, for the results.
+For the results, the leader has such connections, too. With local servers, the leader is another rank.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from hetsim.errors import RunOver
 from hetsim.runtime.experiment import Experiment
 
 MEETING_SECONDS = 5.0
-"""In which a process that has joined is reached, or never."""
+"""The time within which a joining process must be reached."""
 QUIET_SECONDS = 5.0
-"""In which a run that has ended says so to a rank whose connection was refused."""
+"""The time within which a finished run tells this to a rank whose connection was refused."""
 
 
 class Connections:
-    """Of one rank. A process that joins meets its server and, as that may be a local one, the leader, which has its results at the end."""
+    """One rank's connections. A joining process connects to its server and, if that is local, also to the leader for its results."""
 
     def __init__(self, experiment: Experiment, membership: Membership) -> None:
         self.served = experiment.workers_of(membership.rank)
-        """The workers that exchange messages with this rank; none, if it is one itself."""
+        """The workers that exchange messages with this rank. Empty for a worker."""
         self._experiment = experiment
         self._membership = membership
         self._known = dict(membership.view.members)
         self._generation = 0
         self._following = Lock()
         self._for_results: dict[int, Transport] = {}
-        """On the leader: to each process that has joined and that another server has messages from."""
+        """On the leader: the transport to each joined process that another server serves."""
         self._meetings: list[Thread] = []
 
     def meet(self, rank: int, incarnation: int) -> Group:
-        """The connection of a joining process with its peers; each of them calls this."""
+        """Connect a joining process with its peers. Each of them calls this."""
         key, members = f"pair/{rank}/{incarnation}", sorted({rank, *self._whom(rank)})
         return Group.form(
             self._membership.connect(), key, rank=self._membership.rank, members=members, lanes=("program",), interruptible=False
@@ -54,7 +54,7 @@ class Connections:
         return {self._experiment.server_of(rank), self._experiment.leader}
 
     def follow(self, view: View, mailbox: Mailbox, transport: Transport) -> None:
-        """On a server and on the leader: a newer view has come."""
+        """On a server and on the leader: follow a newer view."""
         with self._following:
             if view.generation < self._generation:  # another thread has told of a newer one
                 return
@@ -79,7 +79,7 @@ class Connections:
                 link.close()
 
     def sources(self, mailbox: Mailbox, transport: Transport) -> dict[int, Transport]:
-        """On the leader, at the end: by which transport the results of each rank come that is not lost."""
+        """On the leader, at the end: the transport for the results of each rank that is not lost."""
         for meeting in self._meetings if self._experiment.regions is not None else ():
             meeting.join(MEETING_SECONDS)
         links = {**dict.fromkeys(transport.members, transport), **mailbox.links, **self._for_results}
@@ -88,7 +88,7 @@ class Connections:
 
 
 class ServedRun(ElasticRun):
-    """A rank that keeps its connections, except to those that are lost."""
+    """The run of a rank that keeps its connections, except to lost ranks."""
 
     def __init__(self, *described: Any, **options: Any) -> None:
         super().__init__(*described, **options)
@@ -129,7 +129,7 @@ class ServedRun(ElasticRun):
 
     @property
     def sources(self) -> Mapping[int, Transport]:
-        """As in the base: by a connection with each rank."""
+        """The same as in the base class, with a connection to each rank."""
         return self._links
 
     def seen_lost(self) -> list[tuple[int, float]]:
@@ -137,7 +137,7 @@ class ServedRun(ElasticRun):
         return [(rank, at - self.began) for rank, at in self.membership.ledger.untold.items()] if self._connections.served else []
 
     def _end_quietly(self) -> NoReturn:
-        """The server does not answer a rank that joins: RunOver if the run has ended; otherwise PeerLost."""
+        """The server does not answer a joining rank: raise RunOver if the run has ended, and PeerLost otherwise."""
         self.hands_in = False
         if self.membership.ends_within(QUIET_SECONDS):
             raise RunOver

@@ -1,4 +1,4 @@
-"""The parts of a rank that last for the whole run, in whichever group of ranks its world is."""
+"""The parts of a rank that last for the whole run, in every group of ranks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hetsim.runtime.recorder import Recorder
 
 @dataclass(kw_only=True)
 class RankParts:
-    """One rank's preparation, state, records and checkpoints. `leader` is the rank that leads now."""
+    """One rank's preparation, state, records and checkpoints. `leader` is the current leader."""
 
     prepared: Preparation
     state: RankState
@@ -24,10 +24,10 @@ class RankParts:
     pace: Pace
     record: RunRecord
     recorders: Sequence[Recorder]
-    """Of this rank's intervals."""
+    """The recorders of this rank's intervals."""
     saving: Saving
     nonfinite: NonfiniteGradients
     keep: Callable[[RankState], None] | None = None
     """Called with the rank's state at its commits."""
     micro_batch: int | None = None
-    """The most samples that are computed at a time, of a gradient that can be given up."""
+    """The maximum number of samples that are computed at a time, for a gradient that can be given up."""

@@ -1,4 +1,4 @@
-"""The files that a rank's records go to: its part of the trace and, on the leader, those of the whole run."""
+"""The files of a rank's records: its part of the trace and, on the leader, the whole run's files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from hetsim.runtime.trace import Trace, TracePart
 
 @contextlib.contextmanager
 def written_to(folder: Path, config: str) -> Iterator[None]:
-    """On the leader: the folder of the run. However this process ends, no unfinished file remains."""
+    """On the leader: the folder of the run. No unfinished file remains, however this process ends."""
     with leading(folder), run_folder(folder, config):
         yield
 
@@ -34,9 +34,9 @@ def recording(
     experiment: Experiment, folder: Path, config: str, traces: contextlib.ExitStack, *,
     leads: bool, checkpoint: Checkpoint | None, stop: StopRequest, clocks: Clocks,
 ) -> tuple[Trace, Trace, Saver | NoSaver]:  # fmt: skip
-    """The trace that a rank's rows end in, the one that it writes them to, and what writes checkpoints, if this rank does.
+    """The trace that finally contains a rank's rows, the trace to which it writes them, and the object that writes checkpoints.
 
-    The two traces are one, but for the leader's among several clocks. `traces` closes them.
+    Both traces are the same, except on a leader with several clocks. `traces` closes them.
     """
     if not leads:
         part = traces.enter_context(TracePart(experiment.trace))
@@ -57,9 +57,9 @@ def taken_over(
     experiment: Experiment, folder: Path, config: str, files: contextlib.ExitStack, *,
     saved: bool, load: Callable[[Path], Checkpoint], stop: StopRequest,
 ) -> tuple[Trace, Saver | NoSaver, Checkpoint | None]:  # fmt: skip
-    """On a rank that leads from now on: the trace of the run as far as its files have it, what writes checkpoints, and the last of these.
+    """On a new leader: the run's trace from its files, the object that writes checkpoints, and the last checkpoint.
 
-    `saved` says whether the run has made one: until then those in its folder are of another.
+    `saved` is whether the run has written one. Otherwise, checkpoints in its folder belong to another run.
     """
     if is_launched():  # otherwise the launcher has it
         files.enter_context(folder_lock(folder))

@@ -1,6 +1,6 @@
-"""The run and the world of a rank whose method restarts from the last commit, among all ranks that are present, at each change of these.
+"""The run and the world of a rank whose method restarts all present ranks from the last commit, after each change of the membership.
 
-The ranks of a new group continue from the leader's last commit. Who does not have it gets it from the leader.
+The ranks of a new group continue from the leader's last commit. Ranks without this commit receive it from the leader.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from hetsim.runtime.rank import RankState
 from hetsim.runtime.recorder import REGROUP, ignore, interval_recorder
 
 KEPT_COMMITS = LAG + 1
-"""Of a rank, so that whoever leads finds its last commit among them."""
+"""The number of a rank's commits to keep, so that they include any leader's last commit."""
 NO_VERSION = -1.0
 
 
@@ -42,14 +42,14 @@ class LastCommit(NamedTuple):
 
 
 class Agreed(NamedTuple):
-    """The commit to continue from, and when the last rank asked for it, in seconds of the run."""
+    """The commit from which to continue, and the time of the last rank's entry, in seconds of the run."""
 
     commit: LastCommit
     last_entry: float
     record: Any = None
-    """What this rank lacks of the record of the run; None if it lacks nothing, or keeps none."""
+    """The part of the run's record that this rank lacks; None if it lacks nothing, or keeps no record."""
     saved: float = NO_VERSION
-    """The version of the newest checkpoint that the leader knows of."""
+    """The version of the newest checkpoint that the leader knows."""
     ended: bool = False
     """Whether this commit is the last of the run."""
 
@@ -64,10 +64,10 @@ def agreed(
     ended: bool = False,
     succession: Succession | None = None,
 ) -> Agreed:
-    """The leader's last commit, which `kept` may have. A collective of all members; what comes from another is in the CPU's memory.
+    """The leader's last commit, which `kept` may contain. A collective of all members. Values from other ranks are in the CPU's memory.
 
-    A rank that lacks the commit gets it from the leader as a checkpoint has it, with objects of these kinds alone.
-    Each says its first and last commit and, with a succession, the last versions of its record, its checkpoint, and whether it has `ended`.
+    A rank without the commit receives it from the leader in a checkpoint's form, with objects only of these kinds. Each rank sends its
+    first and last commit and, with a succession, its record's last versions, its checkpoint, and whether it has `ended`.
     """
     versions = [float(commit.state.version) for commit in kept] or [NO_VERSION]
     of_record = () if succession is None else (*succession.known, float(ended))
@@ -92,7 +92,7 @@ def agreed(
 
 
 class RegroupingWorld(ProcessWorld):
-    """As its base, among the members of a group that is formed anew; `joins` says whether this rank joins a run under way.
+    """The same as its base class, among the members of a newly formed group. `joins` is whether this rank joins a running run.
 
     `mailbox_in` makes the mailbox in each new group. With a `succession`, the senior member leads.
     """
@@ -113,13 +113,13 @@ class RegroupingWorld(ProcessWorld):
         self.record[REGROUP] = interval_recorder(parts.recorders, REGROUP) or ignore
 
     def answer_effect(self, effect: fx.Effect[Any], turn: Turn) -> Answered:
-        """As in the base; PeerLost for what other ranks take part in, if the membership has changed."""
+        """The same as in the base class. Raises PeerLost for effects with other ranks if the membership has changed."""
         if effect.communicates and not isinstance(effect, fx.Commit | fx.Regroup):
             self.membership.check()
         return super().answer_effect(effect, turn)
 
     def commit(self, state: RankState, effect: fx.Commit, turn: Turn) -> Answered:
-        """As in the base; the last commits are kept."""
+        """The same as in the base class. The last commits are kept."""
         self._commits.append(LastCommit(effect.state, state.optimizer))
         if self.succession is not None:
             self.succession.commits(Told(turn.at - self.began, effect.state, effect.applied))
@@ -135,7 +135,7 @@ class RegroupingWorld(ProcessWorld):
         super()._save(seconds)
 
     def regroup(self, state: RankState, effect: fx.Regroup, turn: Turn) -> Answered:
-        """A new group of all ranks that are present, which restart from the leader's last commit; takes what it takes."""
+        """Form a new group of all present ranks, which restart from the leader's last commit. Takes as long as this takes."""
         experiment, succession, entered = self.experiment, self.succession, self.pace.clock()
         self.leave_group()
         if self._has_group and not self.membership.changed:  # a connection broke
@@ -183,11 +183,11 @@ class RegroupingWorld(ProcessWorld):
         return fx.Regrouped(frozenset(range(experiment.num_workers)) - set(workers), self.last), end
 
     def interrupt(self) -> None:
-        """The membership has changed: let a program that waits for a message get PeerLost."""
+        """The membership has changed: a program that waits for a message gets PeerLost."""
         self.mailbox.fail(fx.PeerLost(MEMBERSHIP_CHANGED))
 
     def leave_group(self) -> None:
-        """Let go of the group, once nothing uses it any more."""
+        """Release the group when nothing uses it any more."""
         if isinstance(self.transport, Group):
             self.transport.interrupt()
         self.mailbox.abandon(fx.PeerLost(MEMBERSHIP_CHANGED))
@@ -198,7 +198,7 @@ class RegroupingWorld(ProcessWorld):
 
 
 class RegroupingRun(ElasticRun):
-    """A rank's run in one group after another."""
+    """A rank's run in a sequence of groups."""
 
     def _world(self, group: Group | None) -> RegroupingWorld:
         if group is not None:

@@ -1,4 +1,4 @@
-"""The end of a run: each rank sends its results, and the leader writes the last checkpoint and the summary."""
+"""The end of a run. Each rank sends its results, and the leader writes the last checkpoint and the summary."""
 
 from __future__ import annotations
 
@@ -47,24 +47,24 @@ def send_results(run: RankRun, cap: Uncapped) -> None:
 
 
 class Results(NamedTuple):
-    """What the ranks send beside their rows and their activity."""
+    """The ranks' results besides their rows and their activity."""
 
     lateness: dict[str, Lateness]
-    """Of all ranks together, by kind."""
+    """The lateness of all ranks together, by kind."""
     devices: list[str]
-    """Of each rank."""
+    """The device of each rank."""
     gpus: list[float]
-    """The GPU of each rank, 0 for a rank that has none or has not handed it in."""
+    """The GPU of each rank, 0 for a rank without a GPU or without results."""
     caps: dict[int, dict[str, Any] | None]
-    """How each rank was capped; None if it was not."""
+    """The CPU cap of each rank; None for a rank without a cap."""
     states: dict[int, bytes]
-    """Of each other rank, its state at the end, where the run is saved."""
+    """The state of each other rank at the end, if the run saves checkpoints."""
     missing: list[int]
-    """The ranks that were lost before they had sent all."""
+    """The ranks that were lost before they had sent all results."""
 
 
 def collect_results(run: RankRun, trace: Trace, cap: Uncapped) -> Results:
-    """On the leader: receive the other ranks' results, in rank order, with their rows for this trace. Those of a lost rank are lost."""
+    """On the leader: receive the other ranks' results in rank order, and their rows for this trace. A lost rank's results are lost."""
     experiment, clocks = run.experiment, run.clocks
     lateness: dict[str, Lateness] = defaultdict(Lateness, run.pace.kinds)
     devices = [run.prepared.task.device.name] * experiment.num_ranks
@@ -97,10 +97,10 @@ def collect_results(run: RankRun, trace: Trace, cap: Uncapped) -> Results:
 
 
 def close(run: RankRun, trace: Trace, states: dict[int, bytes], activity: Sequence[RankActivity], *, stopped: bool) -> None:
-    """On the leader: close all recorders and this trace of all ranks, and write the last checkpoint, if the run is saved.
+    """On the leader: close all recorders and the trace of all ranks, and write the last checkpoint if the run saves any.
 
-    In the checkpoint each worker has done this. Raises RunStopped for a run that was asked to stop. Its learning curve is evaluated when it
-    continues, because evaluating may take longer than the sender of the signal waits.
+    `activity` is each worker's activity for the checkpoint. Raises RunStopped for a run that was asked to stop. Its learning curve is
+    evaluated after the resume, because evaluating may take longer than the signal's sender waits.
     """
     if not stopped:
         run.close()
@@ -142,12 +142,12 @@ def summarised(
 
 
 def missing_warnings(ranks: Sequence[int]) -> list[str]:
-    """A sentence for each rank that was lost after the last version."""
+    """A warning for each rank that was lost after the last version."""
     return [f"rank {rank} was lost at the end, before it had sent its records: its work is missing" for rank in ranks]
 
 
 def calibration_warnings(experiment: Experiment) -> list[str]:
-    """A sentence if the cluster was calibrated with another PyTorch, or on other threads or devices."""
+    """A warning if the cluster was calibrated with another PyTorch, or on other threads or devices."""
     calibrated = experiment.cluster.calibrated
     if calibrated is None:
         return []

@@ -1,4 +1,4 @@
-"""One rank's run: its profile, the common start of all ranks, and its program to the end."""
+"""One rank's run: its profile, the common start of all ranks, and its program."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ from hetsim.vector import nbytes
 from hetsim.workloads.task import Task, in_passes
 
 SAME_LOSS = 1e-3
-"""The relative difference of two losses of the same samples, which machines of several kinds may compute differently in the last bits."""
+"""The maximum relative difference of two losses of the same samples. Different machines may compute different last bits."""
 
 
 class RankRun:
-    """One rank's part of a run. After `run`, its results are in `metrics`, and the leader's in `record`, too.
+    """One rank's part of a run. After `run`, its results are in `metrics`. On the leader, they are in `record`, too.
 
-    A rank that does not lead copies the versions to `copied_to`, if it may lead later. Threads that only move messages are started in a
-    block `uncapped()`. Without a `reduction`, all-reduces go by the transport, in the order of ranks.
+    A rank that does not lead copies versions to `copied_to` if it may lead later. Threads that only move messages are started in a block
+    `uncapped()`. Without a `reduction`, all-reduces use the transport, in rank order.
     """
 
     def __init__(
@@ -76,9 +76,9 @@ class RankRun:
         self.rank = rank = transport.rank
         self.transport = transport
         self.joined = joined
-        """Whether this rank joins a run under way."""
+        """Whether this rank joins a running run."""
         self.begun = pace.clock()
-        """When the run's processes were started, or this one at least, by this host's clock."""
+        """The start of the run's processes, or at least of this one, by this host's clock."""
         self.pace = pace
         self.reduction = reduction
         self.clocks = clocks or Clocks.shared(experiment.num_ranks, leader=experiment.leader)
@@ -94,7 +94,7 @@ class RankRun:
         profile.record([trace, *recorders], experiment.profile_batches, [rank] if rank < len(profile.seconds) else [])
         self.recorders: list[Recorder] = [self.metrics, trace, *recorders]
         self.last = prepared.start
-        """The state that this rank committed last; of a worker of a server, that of the beginning."""
+        """The state that this rank committed last. On a worker of a server, the state at the beginning."""
         self.absent_at_end: frozenset[int] = frozenset()
         leader = experiment.leader if leader is None else leader
         leads = rank == leader
@@ -113,7 +113,7 @@ class RankRun:
 
     @property
     def history(self) -> History:
-        """The versions of the run; on a rank that does not lead, as far as it has a copy of them."""
+        """The versions of the run. On a rank that does not lead, the versions in its copy."""
         return self.record.history
 
     def run(self, store: Store | None = None, report: Callable[[RunFailed], None] | None = None) -> None:
@@ -160,32 +160,32 @@ class RankRun:
 
     @property
     def sources(self) -> Mapping[int, Transport]:
-        """On the leader, after the run: by which transport each rank's results come."""
+        """On the leader, after the run: the transport for each rank's results."""
         return {rank: self.transport for rank in self.transport.members if rank != self.rank}
 
     def survives(self, rank: int) -> bool:
-        """Whether the run continues without this rank, which is lost."""
+        """Whether the run survives the loss of this rank."""
         return False
 
     def finish_clocks(self, transport: Transport, rank: int, peer: int) -> None:
-        """Compare the clock of this rank with the leader's, if the ranks have not done that together. `peer` is the other one."""
+        """Compare the clock of `rank` with the leader's, unless all ranks have done so together. `peer` is the other rank."""
 
     def seen_lost(self) -> list[tuple[int, float]]:
-        """(rank, second of the run) of each loss that only this rank has seen."""
+        """(rank, second of the run) of each loss that only this rank has noticed."""
         return []
 
     def have_seen_lost(self, lost: Sequence[tuple[int, float]], rate: float, shift: float) -> None:
-        """On the leader: these are lost, at what becomes these seconds by this clock."""
+        """On the leader: record these losses, with their times converted to this clock by `rate` and `shift`."""
 
     def absences_over(self, seconds: float) -> list[tuple[int, float, float]]:
-        """On the leader: (rank, from, until) of each absence that is over at this second of the run."""
+        """On the leader: (rank, from, until) of each absence that has ended at this second of the run."""
         return []
 
     def have_saved(self, version: int) -> None:
-        """On the leader: the checkpoint at this version is complete."""
+        """On the leader: record that the checkpoint at this version is complete."""
 
     def close(self) -> None:
-        """Close all recorders; on the leader, after the results of all ranks are collected."""
+        """Close all recorders. On the leader, call it after the results of all ranks are collected."""
         if self.record.leads:
             self.history.close()
             self.trace.close()  # which the history does not know on a rank that did not lead from the beginning
@@ -195,7 +195,7 @@ class RankRun:
 
     @property
     def outcome(self) -> Outcome:
-        """The outcome, on the leader: once `metrics` has all ranks' activity, and the history is closed."""
+        """The outcome, on the leader, when `metrics` contains all ranks' activity and the history is closed."""
         return self.record.outcome(self.absent_at_end)
 
 
@@ -203,7 +203,7 @@ def prepared_by(
     transport: Transport | None, pace: Pace, experiment: Experiment, task: Task, optimizers: Optimizers, *,
     checkpoint: Checkpoint | None = None, absent: Collection[int] = (),
 ) -> Preparation:  # fmt: skip
-    """The preparation of a run, in which all ranks measure the workers if need be; a rank without a transport joins later."""
+    """Prepare a run. All ranks measure the workers if necessary. A rank without a transport joins later."""
     profile = Profile if transport is None else partial(measured_profile, experiment, task, transport, pace)
     return prepare(experiment, task, optimizers, profile=profile, checkpoint=checkpoint, absent=absent)
 
@@ -236,7 +236,7 @@ def measured_profile(experiment: Experiment, task: Task, transport: Transport, p
 
 
 def described_seconds(experiment: Experiment, rank: int) -> Callable[[int, int], float]:
-    """The described seconds of a message of this size from a peer to this rank. Call it once for each message, in order."""
+    """The described seconds of a message of this size from a peer to this rank. Call the function once for each message, in order."""
     cluster, jitters = experiment.cluster, {}
     if cluster.network.jitter_seconds is not None:
         jitters = {peer: Jitter(cluster, peer, rank, seed=experiment.seed) for peer in range(experiment.num_ranks)}
@@ -249,9 +249,9 @@ def described_seconds(experiment: Experiment, rank: int) -> Callable[[int, int],
 
 
 def warm_up(prepared: Preparation, *, samples: int) -> float:
-    """Compute and discard a gradient and a step, as the first ones initialise libraries, which must not count in the run.
+    """Compute and discard a gradient and a step, because the first ones initialise libraries, which must not count in the run.
 
-    Returns the mean loss of these samples, the first ones, at the weights that the run begins with.
+    Returns the mean loss of the first samples, at the initial weights of the run.
     """
     task, start = prepared.task, prepared.start
     gradient, _ = task.gradient(start.weights, Batch(0, samples))
@@ -264,9 +264,9 @@ def warm_up(prepared: Preparation, *, samples: int) -> float:
 
 
 def check_same_task(begins: Sequence[Sequence[float]], workload: str) -> None:
-    """ValueError with one sentence, the same on each rank, if the ranks have different losses of the same samples at the first weights.
+    """Raise the same ValueError on each rank if the ranks have different losses of the same samples at the first weights.
 
-    And if they continue from different versions. `begins` has the loss and the version of each rank.
+    Also if they continue from different versions. `begins` contains the loss and the version of each rank.
     """
     (first, version), *others = begins
     for rank, (loss, its) in enumerate(others, 1):

@@ -1,12 +1,12 @@
-"""Detects that no rank of a run can continue, and says who waits for whom. `hetsim.sim.standstill` is its twin.
+"""Detect that no rank of a run can continue, and report which ranks wait for which. `hetsim.sim.standstill` is its twin.
 
-A thread of each process polls what its rank waits for. If that has not changed since the last poll, the thread writes it to the
-store that the processes share, and the leader's thread reads what all ranks have written. If every rank waits or has ended,
-every message that was sent has arrived, and not all ranks are in the same collective, then no rank can continue.
+A thread of each process polls its rank's current wait. If the wait has not changed since the last poll, the thread writes it to the
+processes' store, and the leader's thread reads all ranks' entries. No rank can continue if every rank waits or has ended, every sent
+message has arrived, and not all ranks are in the same collective.
 
-A collective may complete on one rank long before it does on another, whose last part is still in the network. So where any rank
-is in a collective, nothing may have changed for `COLLECTIVE_SECONDS` before the run is ended. Messages are counted, so without
-a collective two polls are enough. A thread that does not get to poll, as on a busy machine, delays the finding: each poll is numbered.
+A collective may complete on one rank long before another one, whose last part is still in transit. So if any rank is in a collective,
+nothing may have changed for `COLLECTIVE_SECONDS` before the run is ended. Messages are counted, so without a collective two polls are
+enough. Polls are numbered, so a thread that does not run on a busy machine only delays the detection.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from hetsim.distributed.membership.peers import of_peer, text
 from hetsim.errors import RunFailed
 
 POLL_SECONDS = 1.0
-"""Time between two polls."""
+"""The interval of polls."""
 COLLECTIVE_SECONDS = 300.0
-"""Without any change, before ranks in different collectives count as a standstill."""
+"""The time without any change before ranks in different collectives count as a standstill."""
 MAX_NAMED = 8
-"""Ranks that the sentence names."""
+"""The maximum number of ranks in the error."""
 
 
 @dataclass(frozen=True)
 class Waiting:
-    """What one rank waits for in its `num_asked`-th effect."""
+    """One rank's wait in its `num_asked`-th effect."""
 
     num_asked: int
     what: str
     collective: str | None = None
-    """The thread, number and type of the collective that it has entered."""
+    """The thread, number and type of the collective that it has entered; None if it is in none."""
     ended: bool = False
     sent: dict[int, int] = field(default_factory=dict)
-    """Messages that it has sent, by receiver; `arrived` has those that have arrived, by sender."""
+    """The messages that it has sent, by receiver. `arrived` are the messages that have arrived, by sender."""
     arrived: dict[int, int] = field(default_factory=dict)
 
 
@@ -57,7 +57,7 @@ class Store(Protocol):
 
 
 class StandstillWatch:
-    """Watches one rank, and on the leader all ranks. There the watching thread calls `report(error)` at a standstill."""
+    """Watches one rank, and on the leader all ranks. There, the watching thread calls `report(error)` at a standstill."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class StandstillWatch:
                 return
 
     def _read(self) -> tuple[dict[int, int], dict[int, Any]] | None:
-        """By rank, the number of its last poll, and what it found; None until all ranks that take part have polled."""
+        """For each rank, the number of its last poll, and the result. None until all participating ranks have polled."""
         ranks = list(self._ranks())
         keys = [self._key(rank) for rank in ranks]
         if not self._store.check(keys):
@@ -131,7 +131,7 @@ class StandstillWatch:
 
 
 def _polled(entries: Any) -> tuple[int, dict[str, Any] | None]:
-    """What a rank has written: the number of its poll, and what it waits for."""
+    """A rank's entry: the number of its poll, and its wait."""
     poll, waiting = entries
     if waiting is not None:
         checks.whole("num_asked", waiting["num_asked"], least=0)
@@ -146,7 +146,7 @@ def _polled(entries: Any) -> tuple[int, dict[str, Any] | None]:
 
 
 def standing_still(ranks: Mapping[int, dict[str, Any] | None]) -> bool:
-    """Whether no rank can continue, by what each rank waits for (None: it may continue by itself)."""
+    """Whether no rank can continue, from each rank's wait (None: it may continue by itself)."""
     known = {rank: waiting for rank, waiting in ranks.items() if waiting is not None}
     if len(known) < len(ranks) or all(waiting["ended"] for waiting in known.values()):
         return False
@@ -162,12 +162,12 @@ def standing_still(ranks: Mapping[int, dict[str, Any] | None]) -> bool:
 
 
 def patience(ranks: Mapping[int, dict[str, Any]]) -> float:
-    """Polls for which all ranks must have been waiting like this."""
+    """The number of polls for which all ranks must have waited like this."""
     return COLLECTIVE_SECONDS / POLL_SECONDS if any(waiting["collective"] is not None for waiting in ranks.values()) else 1
 
 
 def sentence(ranks: Mapping[int, dict[str, Any]]) -> str:
-    """What each of the waiting ranks waits for."""
+    """The wait of each waiting rank, as a sentence."""
     waiting = [f"rank {rank} {one['what']}" for rank, one in ranks.items() if not one["ended"]]
     ended = [f"rank {rank} {one['what']}" for rank, one in ranks.items() if one["ended"]]
     named = (waiting + ended)[:MAX_NAMED]

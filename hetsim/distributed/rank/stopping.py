@@ -1,4 +1,4 @@
-"""A rank that was asked to stop tells the leader, which decides for all: a signal may reach any of the processes of a run."""
+"""Pass a request to stop from any rank to the leader, which decides for all. A signal may reach any process of a run."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from hetsim.distributed.rank.standstill import Store
 from hetsim.runtime.checkpointing import StopRequest
 
 ENDED = 143
-"""The exit status after SIGTERM of a launcher whose run is not saved."""
+"""The exit status after SIGTERM of a launcher whose run saves no checkpoints."""
 POLL_SECONDS = 0.25
-"""Time between two looks at the store."""
+"""The interval at which the store is read."""
 
 
 class LauncherStop(StopRequest):
-    """Asked of a launcher: it is passed on to its processes, or ends the launcher if there are none yet."""
+    """A stop request to a launcher. It is passed to the launcher's processes, or ends the launcher if there are none yet."""
 
     running = False
 
     def ask(self) -> None:
-        """As a handler of a signal does."""
+        """Request a stop, as a signal's handler does."""
         super().ask()
         if not self.running:
             sys.exit(ENDED)
 
 
 class StopWatch:
-    """While the block lasts, a stop that any rank is asked for is asked of the leader, through the store that the processes share.
+    """Within this context, a stop request to any rank is passed to the leader through the processes' store.
 
-    Also one that the leader is asked for, as another may lead by the time of the next version.
+    This includes a request to the leader, because another rank may lead at the next version.
     """
 
     def __init__(self, store: Store, stop: StopRequest, *, leads: bool) -> None:

@@ -1,7 +1,7 @@
-"""Who leads a run without a server next: each rank keeps a copy of the leader's record, with which the senior of those left continues.
+"""The succession in a run without a server: each rank copies the leader's record, and the senior remaining rank continues it.
 
-All ranks make the same versions, so a copy needs no messages. A rank that does not lead records a version `LAG` commits later: by then
-every rank has it, and nobody goes back behind it. What only the leader has, as its times and its losses, is its own in each record.
+All ranks make the same versions, so a copy needs no messages. A rank that does not lead records a version `LAG` commits later. By then
+every rank has it, and no restart rolls it back. Values that only the leader has, such as times and losses, differ between records.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from hetsim.runtime.trace import Trace, TracePart, append_received
 TOLD, COPIED = "told", "copied"
 NONE = -1.0
 LAG = 2
-"""How many versions two ranks may be apart: between two commits is the end of an all-reduce, which may begin before the first of them."""
+"""The maximum distance of two ranks in versions. Between two commits an all-reduce ends, which may begin before the first commit."""
 
 
 class Told(NamedTuple):
-    """A commit, as it is recorded."""
+    """A commit, as recorded."""
 
     seconds: float
     state: State
@@ -36,7 +36,7 @@ class Told(NamedTuple):
 
 
 class Rows(Recorder):
-    """The rows of versions: in a part of their own, until this rank leads."""
+    """The rows of versions, in a separate part until this rank leads."""
 
     def __init__(self, detail: str) -> None:
         self.part = TracePart(detail)
@@ -51,16 +51,16 @@ class Rows(Recorder):
             recorder.commit(seconds, rank, state, applied)
 
     def close(self, last: State) -> None:
-        """The traces are closed with the files of the run."""
+        """Close the progress bars. The traces are closed with the files of the run."""
         for bar in self.bars:
             bar.close(last)
 
 
 class Succession:
-    """One rank's part: its copy of the record, until it leads.
+    """One rank's part: its copy of the record until it leads.
 
-    `take_over(self)` is called when it does, and lets it have the files of the run. `absent` are the ranks that were absent when the run
-    began or continued, and since when; `ledger` has the losses since.
+    `take_over(self)` is called when it begins to lead, and gives it the run's files. `absent` are the ranks that were absent at the run's
+    begin or resume, and the begins of their absences. `ledger` contains later losses.
     """
 
     def __init__(
@@ -73,20 +73,20 @@ class Succession:
         self.ledger = ledger
         self.rows = rows
         self.saved: int | None = None
-        """The version of the newest checkpoint that the run has made, as far as a rank that does not lead knows."""
+        """The version of the run's newest checkpoint, as far as a rank that does not lead knows."""
         self._recent: deque[Told] = deque(maxlen=LAG + 1)
-        """The last commits, which a rank that does not lead has not recorded all."""
+        """The last commits. A rank that does not lead has not recorded all of them."""
         self._take_over = take_over
         self._handed_in: int | None = None
         self._handed_to = run.parts.leader
         self.goes_on = True
-        """Whether the run does after what is recorded, if this rank leads."""
+        """Whether the run continues after the recorded commits if this rank leads."""
         self._activity_before = activity_of(run.prepared.checkpoint, experiment.num_workers, experiment.coordination.num_ahead)
-        """What each worker did before the run was resumed."""
+        """Each worker's activity before the run was resumed."""
 
     @property
     def known(self) -> tuple[float, float, float]:
-        """The versions that the record ends with, without the last commit and with it; and that of the newest checkpoint, or -1."""
+        """The record's last versions, without and with the last commit, and the newest checkpoint's version or -1."""
         recorded = self.record.history.last.version
         saved = self.run.saving.saver.newest if self.record.leads else self.saved
         newest = max([recorded, *(told.state.version for told in self._recent)])
@@ -99,23 +99,23 @@ class Succession:
         self._recent.append(told)
 
     def _settle(self, version: float, leader: int) -> None:
-        """Record the commits until this version, which all ranks have."""
+        """Record the commits up to this version, which all ranks have."""
         for seconds, state, applied in self._recent:
             if self.record.history.last.version < state.version <= version:
                 self.goes_on = self.record.history.commit(seconds, leader, state, applied)
 
     def hands_in(self, version: int) -> None:
-        """This rank sends its state at this version, on which the leader has decided."""
+        """This rank sends its state at this version, after the leader's decision."""
         self.decided(version)
         self._handed_in, self._handed_to = version, self.run.parts.leader
 
     def decided(self, version: int) -> None:
-        """The leader has decided on this version: what was sent before it is saved."""
+        """The leader has decided on this version. Data that were sent before are saved."""
         if self._handed_in is not None and self._handed_in < version:
             self.has_saved(self._handed_in)
 
     def has_saved(self, version: int) -> None:
-        """The run has a checkpoint at this version, of which this rank was not told before: with what was sent until then."""
+        """The run has a checkpoint at this version that was unknown to this rank. It contains the data that were sent until then."""
         self._settle(version, self.run.parts.leader)
         self.rows.part.drain()
         self.saved = version
@@ -123,7 +123,7 @@ class Succession:
             self._handed_in = None
 
     def go_on_from(self, version: int, saved: float) -> None:
-        """All continue from this version, and the newest checkpoint that the leader knows to be complete is at version `saved`, or -1."""
+        """All ranks continue from this version. The leader's newest known complete checkpoint is at version `saved`, or -1."""
         while self._recent and self._recent[-1].state.version > version:
             self._recent.pop()
         if not self.record.leads and saved not in (NONE, self.saved):
@@ -131,14 +131,14 @@ class Succession:
         self._take_back()
 
     def _take_back(self) -> None:
-        """What this rank has sent and is not saved was lost with the leader, if that was; itself it has what arrived."""
+        """Append the unsaved rows again that this rank sent to a lost leader."""
         run, trace = self.run, self.run.trace
         if self._handed_in is not None and run.parts.leader != self._handed_to and isinstance(trace, TracePart):
             append_received(trace, iter(run.saving.given), rank=run.rank)
         self._handed_in = None
 
     def record_for(self, known: Sequence[float]) -> tuple[str, Any]:
-        """On the leader: what a rank needs whose record ends with these versions."""
+        """On the leader: the data for a rank whose record ends with these versions."""
         run, lacking = self.run, [told for told in self._recent if told.state.version > known[1]]
         if lacking and lacking[0].state.version == known[1] + 1:
             return TOLD, [told._replace(applied=tuple(told.applied)) for told in lacking]
@@ -148,7 +148,7 @@ class Succession:
         }  # fmt: skip
 
     def catch_up(self, state: State, record: tuple[str, Any]) -> None:
-        """Have the record of the leader, at this state, by what it has sent."""
+        """Update to the leader's record at this state, from the data that it has sent."""
         kind, what = record
         if kind == TOLD:
             for told in what:
@@ -166,7 +166,7 @@ class Succession:
         self._know_before(what["activity"])
 
     def _know_before(self, activity: Sequence[Mapping[str, Any]]) -> None:
-        """This is what each worker did before the run was resumed, which a rank that joins does not know by itself."""
+        """Set each worker's activity before the resume, which a joining rank does not know."""
         run = self.run
         if run.joined:
             run.joined = False
@@ -176,14 +176,14 @@ class Succession:
             run.saving.joined = False
 
     def lead(self) -> None:
-        """From now on this rank leads."""
+        """This rank leads from now on."""
         self.run.parts.leader = self.run.rank
         self._take_over(self)
         self._take_back()
         self.record.leads = True
 
     def writes(self, trace: Trace) -> None:
-        """What follows goes to this trace of the run, after what has not been written yet."""
+        """Write later rows to this trace of the run, after the unwritten ones."""
         self._settle(math.inf, self.run.rank)
         self.rows.part.close()
         trace.begin(self.record.history.last)

@@ -13,21 +13,21 @@ MAIN, SECOND = 0, 1
 
 
 class Turn(NamedTuple):
-    """The context of an effect: when it was yielded, and by which transport it reaches the other ranks."""
+    """The context of an effect: its time, and the transport to the other ranks."""
 
     at: float
-    """In seconds of the host's clock: the end of the effect before, not the moment at which the system woke this thread up."""
+    """The end of the previous effect in seconds of the host's clock, and not the time at which this thread woke up."""
     transport: Transport
-    """Of the thread: each has its own collectives."""
+    """The thread's transport. Each thread has separate collectives."""
     version: int
     """The version that the rank had committed when the effect was yielded or started."""
     thread: int = MAIN
     number: tuple[int, int] | None = None
-    """Of the collective that is started; None: it is the rank's next one."""
+    """The number of a started collective; None: it is the rank's next one."""
 
 
 Answered = tuple[Any, float]
-"""An effect's answer, and the moment at which it is given, in seconds of the host's clock."""
+"""An effect's answer, and the time of the answer, in seconds of the host's clock."""
 
 
 class StartedEffect(fx.Pending[Any]):

@@ -1,4 +1,4 @@
-"""The world of one rank in real time: what each effect does in this process, and how long its answer is held."""
+"""The world of one rank in real time: the work for each effect in this process, and the time until which its answer is held."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from hetsim.vector import Phantom, Vector, nbytes
 
 
 class ProcessWorld:
-    """One rank of a run in real time; `began` is when the run began, by the host's clock.
+    """One rank of a run in real time. `began` is the beginning of the run, by the host's clock.
 
     The program runs in one thread. The effects that it starts run in a second thread, one after another. Only the first thread
     writes the rank's state.
@@ -57,10 +57,10 @@ class ProcessWorld:
         self.record: dict[int, Any] = {kind: interval_recorder(parts.recorders, kind) or ignore for kind in kinds}
         self.second: Executor = self._second_thread()
         self._answers: list[Any] = []
-        """Of started effects, which what is queued on the device may still read."""
+        """Answers of started effects. Queued work on the device may still read them."""
         self._asked: list[fx.Effect[Any] | None] = [None, None]
         self.num_asked = 0
-        """How many effects its program has asked for."""
+        """The number of effects that its program has yielded."""
         self._num_collectives = [0, 0]
         self.last: State = prepared.start
         """The state that this rank committed last."""
@@ -72,7 +72,7 @@ class ProcessWorld:
         return ThreadPoolExecutor(max_workers=1, initializer=self.task.device.own_queue)
 
     def run(self, program: fx.Program[Any], *, now: bool = False) -> Any:
-        """Run the program to its end, from the run's beginning or from now; an error of the world is thrown into it. Returns its result."""
+        """Run the program to its end, from the run's beginning or from now. Errors of the world are thrown into it. Returns its result."""
         at = self.pace.clock() if now else self.began + self.prepared.checkpoint.began
         if self.ended:
             self.ended, self.second = False, self._second_thread()
@@ -99,7 +99,7 @@ class ProcessWorld:
             self.second.shutdown(wait=False, cancel_futures=True)
 
     def answer_effect(self, effect: fx.Effect[Any], turn: Turn) -> Answered:
-        """Answer an effect when the answer is due. Returns also that moment."""
+        """Answer an effect when the answer is due. Also returns that time."""
         if not self.pace.pad:
             self.task.device.synchronise()
             turn = turn._replace(at=self.pace.clock())
@@ -112,7 +112,7 @@ class ProcessWorld:
         return answered
 
     def gradient(self, state: RankState, effect: fx.Gradient, turn: Turn) -> Answered:
-        """Really computed; held for the time of the node's model."""
+        """Computed, and held for the time of the node's model."""
         samples, at = effect.batch.samples, turn.at
         if turn.thread == MAIN:
             state.version = effect.version
@@ -125,7 +125,7 @@ class ProcessWorld:
         return fx.Computed(gradient, loss, samples, end - at), end
 
     def attempt(self, state: RankState, effect: fx.Attempt, turn: Turn) -> Answered:
-        """As `gradient`, or None once it is given up; an interval without samples, then."""
+        """As `gradient`, or None if it is given up. It is then an interval without samples."""
         at, state.version = turn.at, effect.version
         described = self.gradient_seconds(effect.batch.samples, at - self.began)
         at_a_time = [most for most in (self.parts.micro_batch, self.experiment.cluster.nodes[self.rank].micro_batch) if most is not None]
@@ -139,13 +139,13 @@ class ProcessWorld:
         return computed, end
 
     def update(self, state: RankState, effect: fx.Update, turn: Turn) -> Answered:
-        """Really stepped; held for seconds_per_update of the server or the node."""
+        """Computed, and held for seconds_per_update of the server or the node."""
         weights = state.update(self.prepared.optimizer_of(self.rank), effect)
         self.task.device.synchronise()
         return weights, self._updated(self.update_seconds(effect.gradient, turn.at - self.began), turn.version, turn)
 
     def local_update(self, state: RankState, effect: fx.LocalUpdate, turn: Turn) -> Answered:
-        """Really stepped, if there is a local optimizer; held for the node's seconds_per_update."""
+        """Computed if there is a local optimizer, and held for the node's seconds_per_update."""
         if self.optimizers.local is None:
             return effect.at, turn.at
         if turn.thread == MAIN:
@@ -160,16 +160,16 @@ class ProcessWorld:
         return end
 
     def send(self, state: RankState, effect: fx.Send, turn: Turn) -> Answered:
-        """Queued for the thread that sends to this peer, and that waits until the payload has come from the device."""
+        """Queued for the thread that sends to this peer. This thread also waits until the payload has come from the device."""
         self.mailbox.send(effect.to, effect.header, effect.payload, at=turn.at)
         return None, turn.at
 
     def receive(self, state: RankState, effect: fx.Receive, turn: Turn) -> Answered:
-        """The message due first; waits until it is due."""
+        """The message that is due first. Waits until it is due."""
         return self._received(self.mailbox.receive(effect.source), turn)
 
     def receive_within(self, state: RankState, effect: fx.ReceiveWithin, turn: Turn) -> Answered:
-        """The same, but at most for so long; None is given at the end of the time."""
+        """The same within a time limit. At its end, the answer is None."""
         until = turn.at + effect.seconds
         message = self.mailbox.receive(effect.source, until)
         return (None, until) if message is None else self._received(message, turn)
@@ -182,7 +182,7 @@ class ProcessWorld:
         return message, max(turn.at, message.due_at)
 
     def all_reduce(self, state: RankState, effect: fx.AllReduce, turn: Turn) -> Answered:
-        """Really sent and added up; held from the last entry on, which a further scalar reduction determines."""
+        """Sent and summed, and held from the last entry on. A further scalar reduction determines that time."""
         self._num_collectives[turn.thread] += 1
         number = turn.number or state.enter_collective()
         value = effect.value
@@ -194,13 +194,13 @@ class ProcessWorld:
         return value if isinstance(value, Phantom) else total, end
 
     def gradient_sum(self, state: RankState, effect: fx.GradientSum, turn: Turn) -> Answered:
-        """As `gradient`; a second thread adds up each bucket once it is there. Held as described, by when which rank has which bucket."""
+        """As `gradient`, while a second thread sums each complete bucket. Held as described, from the times of all ranks' buckets."""
         self._num_collectives[turn.thread] += 1
         state.version = effect.version
         return summed(self, effect, state.enter_collective(), at=turn.at, transport=turn.transport, committed=turn.version)
 
     def gather(self, state: RankState, effect: fx.Gather, turn: Turn) -> Answered:
-        """Really gathered; held from the last entry on."""
+        """Gathered, and held from the last entry on."""
         self._num_collectives[turn.thread] += 1
         number = turn.number or state.enter_collective()
         ranks = turn.transport.gather_numbers(effect.number, turn.at)
@@ -210,7 +210,7 @@ class ProcessWorld:
         return tuple(by_rank.get(rank, 0.0) for rank in range(self.experiment.num_ranks)), end
 
     def all_gather(self, state: RankState, effect: fx.AllGather[Any], turn: Turn) -> Answered:
-        """Really gathered, through the CPU's memory; held from the last entry on, which a further scalar reduction determines."""
+        """Gathered through the CPU's memory, and held from the last entry on. A further scalar reduction determines that time."""
         self._num_collectives[turn.thread] += 1
         number = turn.number or state.enter_collective()
         device, members, size = self.task.device, turn.transport.members, nbytes(effect.value)
@@ -252,13 +252,13 @@ class ProcessWorld:
         return self.task.device.adopt(answer), max(turn.at, end)
 
     def done(self, state: RankState, effect: fx.Done, turn: Turn) -> Answered:
-        """Whether the second thread has the answer, and it is due by now. An effect that failed is done: `Wait` raises its error."""
+        """Whether the second thread has the answer, and it is due. A failed effect is done: `Wait` raises its error."""
         assert isinstance(effect.pending, StartedEffect)
         future = effect.pending.future
         return future.done() and (future.exception() is not None or future.result()[1] <= turn.at), turn.at
 
     def commit(self, state: RankState, effect: fx.Commit, turn: Turn) -> Answered:
-        """The leader records and decides; if seconds are limited and there is no server, it broadcasts the decision."""
+        """The leader records and decides. If seconds are limited and there is no server, it broadcasts the decision."""
         self.last = committed = effect.state
         state.committed(effect.version, self.prepared.epoch(committed))
         state.num_gradients += sum(c.num_gradients for c in effect.applied if c.rank == self.rank)
@@ -291,7 +291,7 @@ class ProcessWorld:
         return self.prepared.stop.waits or self.parts.saving.agrees
 
     def waiting(self) -> Waiting | None:
-        """What this rank waits for at this moment; None if it may continue by itself."""
+        """The current wait of this rank; None if it may continue by itself."""
         sent, arrived = dict(self.mailbox.num_sent), dict(self.mailbox.num_arrived)
         thread, effect = MAIN, self._asked[MAIN]
         if isinstance(effect, fx.Wait):
@@ -310,7 +310,10 @@ class ProcessWorld:
 
 
 def described_times(prepared: Preparation, state: RankState) -> tuple[Callable[[int, float], float], Callable[[Vector, float], float]]:
-    """The described seconds of the rank's gradients, by samples, and of its updates, by gradient; each by the second at which it starts."""
+    """The described seconds of the rank's gradients, by samples, and of its updates, by gradient.
+
+    Both also depend on the second of their start.
+    """
     if state.rank < prepared.experiment.num_workers:
         times = prepared.step_times(state.rank, num_gradients=state.num_gradients)
         return times.seconds, lambda _, start: times.update_seconds(start)
