@@ -1,1 +1,1 @@
-"""From the words of a command to the objects of a run."""
+"""Make the objects of a run from the arguments of a command."""

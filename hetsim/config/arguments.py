@@ -1,4 +1,4 @@
-"""The words of a command line, before Hydra reads them."""
+"""The arguments of a command line, before Hydra reads them."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ WITH_VALUE = (
     *("--cfg", "-c", "--config-dir", "-cd", "--config-path", "-cp", "--config-name", "-cn"),
     *("--package", "-p", "--experimental-rerun"),
 )
-"""Hydra's options that are followed by a value."""
+"""Hydra's options that take a value."""
 
 
 def options_first(arguments: Sequence[str]) -> list[str]:
-    """The same words in the order that Hydra demands: its options, then the overrides of the config."""
+    """The same arguments in the order that Hydra requires: its options, then the config's overrides."""
     options, overrides, rest = [], [], list(arguments)
     while rest:
         argument = rest.pop(0)
@@ -37,7 +37,7 @@ def options_first(arguments: Sequence[str]) -> list[str]:
 
 @contextlib.contextmanager
 def without_control_characters(arguments: Sequence[str]) -> Iterator[None]:
-    """While this lasts, what `--info`, `--cfg` and `--help` print of a stranger's names and texts steers no terminal."""
+    """Within this context, `--info`, `--cfg` and `--help` print untrusted names and texts without control characters."""
     parsed, _ = get_args_parser().parse_known_args([*arguments])
     if not (parsed.info or parsed.cfg or parsed.help):
         yield
@@ -54,7 +54,7 @@ def without_control_characters(arguments: Sequence[str]) -> Iterator[None]:
 
 
 class _Later:
-    """A text that is made if a template has it: Hydra lists all groups and choices for each `--help`, and hetsim's has its own."""
+    """A text that is made only if a template contains it. Hydra would list all groups and choices for each `--help`."""
 
     def __init__(self, made: Callable[..., Any]) -> None:
         self._made = made
@@ -64,7 +64,7 @@ class _Later:
 
 
 def check_options(arguments: Sequence[str]) -> None:
-    """ValueError with one sentence for what is not an option of Hydra's, and for those of its options that run code."""
+    """Raise ValueError for arguments that are no options of Hydra, and for options that run code."""
     for argument in arguments:
         option = argument.split("=")[0]
         if option.startswith("--e") and "--experimental-rerun".startswith(option):
@@ -85,13 +85,13 @@ def check_options(arguments: Sequence[str]) -> None:
 
 
 def config_dir(arguments: Sequence[str]) -> Path | None:
-    """The folder of --config-dir, if it was given."""
+    """The folder of --config-dir; None without this option."""
     parsed, _ = get_args_parser().parse_known_args([*arguments])
     return None if parsed.config_dir is None else Path(parsed.config_dir)
 
 
 def idle_word(arguments: Sequence[str]) -> str | None:
-    """A word about sweeps in a single run, or about single runs in a sweep, which does nothing there; None if there is none."""
+    """An argument about sweeps in a single run, or about single runs in a sweep, which has no effect; None without any."""
     parsed, words = get_args_parser().parse_known_args([*arguments])
     sweeps = parsed.multirun or any(word.lower() == "hydra.mode=multirun" for word in arguments)
     idle = re.compile(r"hydra\.run\..*" if sweeps else r"hydra([./](sweeper|launcher)|\.sweep)\b.*")
@@ -99,5 +99,5 @@ def idle_word(arguments: Sequence[str]) -> str | None:
 
 
 def verbose(arguments: Sequence[str]) -> bool:
-    """Whether errors are to be shown with their tracebacks."""
+    """Whether errors are printed with tracebacks."""
     return any(argument.lower() == "hydra.verbose=true" for argument in arguments)

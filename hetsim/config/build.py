@@ -1,4 +1,4 @@
-"""Building the objects of a run from its config."""
+"""Build the objects of a run from its config."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ POLICIES: dict[str, type] = {
     "admission": Admission,
     "compression": Compression,
 }
-"""Each axis of policies, with the class that a choice of it must be a subclass of."""
+"""Each axis of policies, with the base class of its choices."""
 CONSTRUCTED = {"optimizer": ("Optimizer", "params"), "learning_rate_schedule": ("LRScheduler", "optimizer")}
-"""What a class of torch.optim's must be, by its group, and the first argument of its constructor."""
+"""For each group: the base class in torch.optim, and the first argument of its constructor."""
 WITHIN = "schedulers"
-"""The option of torch's SequentialLR and ChainedScheduler that holds schedules."""
+"""The option with schedules in torch's SequentialLR and ChainedScheduler."""
 
 
 def build_experiment(config: DictConfig) -> tuple[Experiment, Backend]:
-    """The objects that a config describes; ValueError with one sentence if it describes none."""
+    """The objects that a config describes. Raises ValueError if it describes none."""
     try:
         entries = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
@@ -102,7 +102,7 @@ def build_experiment(config: DictConfig) -> tuple[Experiment, Backend]:
 
 
 def _check_targets(entries: Mapping[str, Any], trust: list[str]) -> None:
-    """ValueError with one sentence for a `_target_` that is misplaced or names what it may not; no code has run."""
+    """Raise ValueError for a misplaced or forbidden `_target_`. No code has run yet."""
     objects = {*AXES, "coordination", "workload", "backend", "partition"}
     for name, entry in entries.items():
         if name in objects and entry is not None:
@@ -138,7 +138,7 @@ def _check_recipe(key: str, entry: Any, group: str, trust: list[str]) -> None:
 
 
 def _check_options(key: str, target: str, options: Set[str], group: str) -> None:
-    """ValueError with one sentence for a class that the source of its module lacks, or an option that the source of the class lacks."""
+    """Raise ValueError for a class that its module's source lacks, or an option that the class's source lacks."""
     name, first = CONSTRUCTED[group]
     known = written_arguments(target)
     if is_missing(target):
@@ -153,7 +153,7 @@ def _check_options(key: str, target: str, options: Set[str], group: str) -> None
 
 
 def _refuse_targets(key: str, entry: Any) -> None:
-    """ValueError with one sentence for a `_target_`, or another of Hydra's directives, anywhere in what holds no object."""
+    """Raise ValueError for a `_target_`, or another directive of Hydra, in a part of the config that contains no object."""
     if isinstance(entry, Mapping):
         for name, value in entry.items():
             _refuse_directive(key, name)
@@ -182,7 +182,7 @@ def _check_rates(entries: Mapping[str, Any]) -> None:
 
 
 def _build(name: str, entry: dict[str, Any], kind: type, trust: list[str], **given: Any) -> Any:
-    """The object of the class that `_target_` names; ValueError if it is no `kind`, or a key is unknown or missing."""
+    """The object of the class in `_target_`. Raises ValueError if it is no `kind`, or a key is unknown or missing."""
     path = entry["_target_"]
     target = resolve(path, key=f"{name}._target_", group=name, kind=kind, trust=trust)
     if inspect.isabstract(target):
@@ -216,7 +216,7 @@ def _optimizer(entries: Mapping[str, Any], name: str, trust: tuple[str, ...]) ->
 
 
 def _recipe(entry: Mapping[str, Any]) -> Recipe:
-    """The class and options of what is built later, where torch may be imported; a schedule may hold schedules."""
+    """The class and options of an object to build later, where torch may be imported. A schedule may contain schedules."""
     options = {key: value for key, value in entry.items() if key != "_target_"}
     if isinstance(options.get(WITHIN), list):
         options[WITHIN] = [_recipe(part) for part in options[WITHIN]]
@@ -224,7 +224,7 @@ def _recipe(entry: Mapping[str, Any]) -> Recipe:
 
 
 def refuse_unread_rates(config: DictConfig, typed: Sequence[str]) -> None:
-    """ValueError with one sentence if a rate was typed that no optimizer of this config reads; a warning for what else does nothing."""
+    """Raise ValueError for a typed rate that no optimizer of this config reads. Other values without an effect give a warning."""
     saved = config.get("checkpoint") or {}
     if any(word.startswith("checkpoint.keep=") for word in typed) and not (saved.get("every_seconds") or saved.get("every_updates")):
         warnings.warn("checkpoint.keep does nothing without checkpoint.every_updates or checkpoint.every_seconds: add one", stacklevel=2)

@@ -1,4 +1,4 @@
-"""Clusters in files that were typed: one to compare a calibration with, and several to compose another of."""
+"""Typed cluster files: one for comparison with a calibration, and several for a composition."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MAX_COPIES = 10_000
 
 
 def check_file(file: Path) -> None:
-    """ValueError with one sentence if a cluster cannot be written to this path."""
+    """Raise ValueError if no cluster can be written to this path."""
     if file.suffix != ".yaml" or not file.parent.is_dir():
         raise ValueError(f"{file} must be called NAME.yaml, in an existing folder: the cluster is written to it")
     checks.name("FILE", file.stem)
@@ -34,7 +34,7 @@ def check_file(file: Path) -> None:
 
 
 def compose(file: Path, given: Sequence[str], words: Sequence[str]) -> None:
-    """Write a cluster of machines that were calibrated separately."""
+    """Write a cluster of separately calibrated machines."""
     if words:
         raise ValueError(f"{words[0]} would do nothing, as --compose measures nothing: leave it out")
     check_file(file)
@@ -50,7 +50,7 @@ def compose(file: Path, given: Sequence[str], words: Sequence[str]) -> None:
 
 
 def as_rows(file: Path, given: str, rows_file: Path, words: Sequence[str]) -> None:
-    """Append the measured steps of a node of a calibrated cluster to a catalogue of one's own; `given` is GPU or GPU:RANK."""
+    """Append the measured steps of a calibrated cluster's node to the user's own catalogue. `given` is GPU or GPU:RANK."""
     if words:
         raise ValueError(f"{words[0]} would do nothing, as --rows measures nothing: leave it out")
     if rows_file.suffix != ".yaml" or not rows_file.absolute().parent.is_dir():
@@ -84,12 +84,12 @@ def part_of(given: str) -> composition.Part:
 
 
 def written_cluster(what: str, file: Path) -> Cluster:
-    """The cluster of a file; ValueError with one sentence that begins with `what` if it holds none."""
+    """The cluster in a file. Raises ValueError with a sentence that begins with `what` if it is invalid."""
     return parse_cluster(config_of(what, file))
 
 
 def config_of(what: str, file: Path) -> dict[str, Any]:
-    """The config of a cluster, which has been tried; ValueError with one sentence that begins with `what` if it is none."""
+    """The config of a cluster, which has been checked. Raises ValueError with a sentence that begins with `what` if it is invalid."""
     with named(f"{what} {file}"):
         try:
             check_size(file)
@@ -103,7 +103,7 @@ def config_of(what: str, file: Path) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def named(what: str) -> Iterator[None]:
-    """While this lasts, a sentence begins with this."""
+    """Within this context, errors begin with `what`."""
     try:
         yield
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""`cluster.model`: the size of the model, written beside the machines. It is the size of `workload=phantom`."""
+"""`cluster.model`: the size of the model, next to the machines. It is the size of `workload=phantom`."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from hetsim.trust.shipped import choice
 
 PHANTOM = "hetsim.workloads.phantom.PhantomWorkload"
 NUM_PARAMETERS = 1_000_000
-"""Of a phantom without a size."""
+"""The default size of a phantom."""
 KEYS = {"parameters": "num_parameters", "bytes_per_parameter": "bytes_per_parameter"}
-"""The keys of `cluster.model`, each with the key of the workload that it sets."""
+"""The keys of `cluster.model`, each with its key of the workload."""
 
 
 def with_model(entries: Mapping[str, Any]) -> dict[str, Any]:
-    """The config whose phantom has the sizes of `cluster.model` where it gives none of its own."""
+    """The config whose phantom gets missing sizes from `cluster.model`."""
     workload, model = entries.get("workload"), _model(entries)
     if not isinstance(workload, Mapping) or not _is_phantom(workload):
         return {**entries}
@@ -28,7 +28,7 @@ def with_model(entries: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_model(entries: Mapping[str, Any]) -> None:
-    """ValueError with one sentence if `cluster.model` is not the size of the workload, which `with_model` has completed."""
+    """Raise ValueError if `cluster.model` differs from the size of the workload, which `with_model` has completed."""
     cluster, workload = entries["cluster"], entries["workload"]
     if cluster.get("model") is None:
         return

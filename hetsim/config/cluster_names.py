@@ -1,4 +1,4 @@
-"""What a cluster is called in results."""
+"""The names of clusters in results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PARTS = {
     **{name: f"another {name}" for name in ("network", "server")},
     "faults": "faults",
 }
-"""The keys of a cluster that change times, and how a cluster is called in which one was changed."""
+"""The keys of a cluster that change times, and the name of a cluster in which one was changed."""
 
 
 def name_of(cluster: Mapping[str, Any]) -> str:
@@ -36,7 +36,7 @@ def name_of(cluster: Mapping[str, Any]) -> str:
 
 @cache
 def _shipped(name: str) -> dict[str, Any] | None:
-    """The shipped cluster of this name, resolved as a run's; None if there is none."""
+    """The shipped cluster with this name, resolved as in a run; None if there is none."""
     file = next((path for path in (configs() / "cluster").glob("*.yaml") if path.stem == name), None)
     if file is None:
         return None

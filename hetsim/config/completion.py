@@ -1,4 +1,4 @@
-"""`hetsim completion bash` and `hetsim completion zsh`: a script that completes words of a config, and runs no Python to do so."""
+"""`hetsim completion bash` and `hetsim completion zsh` print a script that completes config arguments without running Python."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hetsim.results.reading.config_file import flattened
 from hetsim.trust.shipped import configs
 
 COMMANDS = "hetsim hetsim-advise hetsim-calibrate hetsim-launch hetsim-search"
-"""The commands that take words of a config."""
+"""The commands with config arguments."""
 BASH = """_hetsim() {
     local line=${COMP_LINE:0:COMP_POINT}
     local word=${line##* }
@@ -32,14 +32,14 @@ SHELLS = {"bash": BASH, "zsh": ZSH}
 
 
 def completion(arguments: Sequence[str]) -> str:
-    """The script for a shell; ValueError with one sentence if there is none for it."""
+    """The script for a shell. Raises ValueError for another shell."""
     if len(arguments) != 1 or arguments[0] not in SHELLS:
         raise ValueError("hetsim completion is for bash and zsh: type hetsim completion bash")
     return SHELLS[arguments[0]].replace("WORDS", " ".join(words())).replace("COMMANDS", COMMANDS)
 
 
 def words() -> list[str]:
-    """`group=choice` for every choice that ships, and `key=` for every other key of the config."""
+    """`group=choice` for every shipped choice, and `key=` for every other key of the config."""
     folders = sorted(path for path in configs().iterdir() if path.is_dir())
     choices = [f"{folder.name}={path.stem}" for folder in folders for path in sorted(folder.glob("*.yaml"))]
     config: Mapping[str, Any] = OmegaConf.to_container(OmegaConf.load(configs() / "config.yaml"))  # type: ignore[assignment]

@@ -1,4 +1,4 @@
-"""The config that overrides make, composed from Python as the command composes it."""
+"""Compose the config of overrides from Python, as the command does."""
 
 from __future__ import annotations
 

@@ -26,18 +26,18 @@ USERS = (ValueError, OSError, RunFailed, HydraException, OmegaConfBaseException,
 """The errors that a user can correct."""
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""The errors of a full disk, and of a full share of one."""
+"""The errors of a full disk, and of an exceeded disk quota."""
 
 EXTRAS = {
     "hydra/launcher=joblib": "parallel",
     "hydra/launcher=submitit_local": "slurm",
     "hydra/launcher=submitit_slurm": "slurm",
 }
-"""The extra of hetsim that installs a choice."""
+"""The extra of hetsim that installs a choice's requirements."""
 
 
 def report(error: BaseException) -> None:
-    """Print the error's sentence on standard error. What torchrun's ranks all refuse is printed by the first; its report has it of each."""
+    """Print the error on standard error. If torchrun's ranks all refuse alike, only the first prints it. torchrun's report has all."""
     show_notes(error)
     text = sentence(error)
     order = CONSEQUENCE if isinstance(error.__cause__, PeerLost) else 1 if isinstance(error, RunFailed | OSError) else CAUSE
@@ -48,7 +48,7 @@ def report(error: BaseException) -> None:
 
 
 def tell_stopped(stopped: RunStopped) -> None:
-    """Print how to resume a run that was asked to stop; of a launcher's processes the leader knows."""
+    """Print how to resume a run that was asked to stop. Under a launcher, only the leader knows it."""
     if not str(stopped):
         return
     print(f"hetsim: {checks.printable(str(stopped))}", file=sys.stderr, flush=True)
@@ -60,7 +60,7 @@ def show_traceback() -> None:
 
 
 def show_notes(error: BaseException) -> None:
-    """Print the notes of a run's failure in the same way: the traceback of an unexpected error, from the process of its rank."""
+    """Print the notes of a run's failure in the same way. They contain the traceback of an unexpected error in a rank's process."""
     for note in getattr(error, "__notes__", ()) if isinstance(error, RunFailed) else ():
         _show(note)
 
@@ -70,12 +70,12 @@ def _show(text: str) -> None:
 
 
 def sentence(error: BaseException) -> str:
-    """What went wrong, in one line of printable letters."""
+    """The error in one line of printable letters."""
     return checks.printable(_sentence(error))
 
 
 def in_one_sentence(error: Exception) -> Exception:
-    """The error as a program gets it: a ValueError if it is one, or RunFailed. Its sentence names the class of an unexpected one."""
+    """The error for a Python caller: a ValueError if it is one, else RunFailed. An unexpected error's class is named."""
     said = sentence(error) if isinstance(error, USERS) else f"{type(error).__name__}: {sentence(error)}"
     return ValueError(said) if isinstance(error, ValueError) else RunFailed(said)
 
@@ -155,7 +155,7 @@ def _unknown_choice(found: re.Match[str], _: BaseException) -> str:
 
 
 def _of_path(group: str, text: str) -> str:
-    """What to type instead of the path of a choice's file; an empty string if the text is none."""
+    """The correction for a path of a choice's file; an empty string for other texts."""
     path = PurePosixPath(text)
     choice, folder = path.stem if path.suffix in (".yaml", ".yml") else path.name, path.parent
     if choice == text:
@@ -218,4 +218,4 @@ TRANSLATIONS: dict[str, Callable[[re.Match[str], BaseException], str]] = {
     r"(?:LexerNoViableAltException: |Error parsing override ')(.*?)(?: \^|'| See )": _unreadable_override,
     r"In '.*?': Could not find '(.+?)/([^/']*)' Available options in '.*?': (.*?) Config search path:": _unknown_choice,
 }
-"""How Hydra's and OmegaConf's messages begin, and the sentence that replaces each."""
+"""The beginnings of Hydra's and OmegaConf's messages, and the sentences that replace them."""

@@ -1,4 +1,4 @@
-"""The config of a run as a file has it, its identity, and the name of its folder."""
+"""The config of a run as in a file, its identity, and the name of its folder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Entries = dict[str, Any]
 
 
 def entries_of(config: DictConfig) -> Entries:
-    """Those of a config, without Hydra's own part; unresolved if it cannot be resolved, as the run reports."""
+    """The entries of a config without Hydra's part. They are unresolved if they cannot be resolved, which the run reports."""
     for run in _under_way:
         if config is run.whole or config is run.own:
             return run.entries
@@ -55,7 +55,7 @@ def without_hydra(config: DictConfig) -> DictConfig:
 
 @contextlib.contextmanager
 def resolved_once(whole: DictConfig, own: DictConfig) -> Iterator[None]:
-    """While this lasts, these two, which are the same config with and without Hydra's part and do not change, are resolved once."""
+    """Within this context, these two configs are resolved once. They are the same, with and without Hydra's part, and do not change."""
     _under_way.append(_Run(whole, own))
     try:
         yield

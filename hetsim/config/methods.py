@@ -16,7 +16,7 @@ RATES = ("learning_rate", "momentum", "local_learning_rate")
 
 @dataclass(frozen=True)
 class Method:
-    """A file of conf/method: name, one line of description, source, the choices of groups that it makes, the keys that it sets."""
+    """A file of conf/method: name, a one-line description, source, choices of groups, and keys."""
 
     name: str
     about: str
@@ -26,7 +26,7 @@ class Method:
 
     @property
     def family(self) -> str:
-        """What its program is like, one of FAMILIES."""
+        """The kind of its program: one of FAMILIES."""
         coordination = self.choices["coordination"]
         if coordination == "hierarchical":
             return "several servers"
@@ -39,18 +39,18 @@ class Method:
 
     @property
     def composes(self) -> str:
-        """The choices and keys as one would type them."""
+        """The choices and keys as a user would type them."""
         keys = {f"{group}.{key}": value for group, entry in self.keys.items() if isinstance(entry, dict) for key, value in entry.items()}
         return " ".join(f"{name}={value}" for name, value in {**self.choices, **keys}.items())
 
     @property
     def rates(self) -> str:
-        """The learning rates and momentum of the file, which suit small workloads."""
+        """The learning rates and momentum in the file, which suit small workloads."""
         return " ".join(f"{name}={self.keys[name]:g}" for name in RATES if name in self.keys)
 
 
 def read(path: Path) -> Method:
-    """The method that a config file describes; ValueError if its second line is not '# about | source'."""
+    """The method in a config file. Raises ValueError if its second line is not '# about | source'."""
     text = path.read_text(encoding="utf-8")
     _, head, *_ = text.splitlines()
     about, bar, paper = head.removeprefix("# ").rpartition(" | ")

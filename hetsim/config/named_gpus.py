@@ -22,19 +22,19 @@ OPTIONAL = ("precision", "factors", "file")
 
 @dataclass(frozen=True)
 class Named:
-    """What the catalogue knows of the GPUs that a cluster names."""
+    """The catalogue's data of the GPUs that a cluster names."""
 
     model: Model
     times: Mapping[str, Times]
-    """By the name in the config."""
+    """The times by name in the config."""
     factors: Mapping[str, float]
-    """How many times the seconds of the catalogue a GPU takes, by the name in the config."""
+    """The factor on the catalogue's seconds of a GPU, by name in the config."""
     ranks: Mapping[str, tuple[int, ...]]
-    """Which nodes each name is."""
+    """The ranks of each name."""
 
 
 def named_gpus(cluster: Any) -> Named | None:
-    """What the catalogue knows, or None if the cluster names no GPU. ValueError with one sentence if it is not in the catalogue."""
+    """The catalogue's data; None if the cluster names no GPU. Raises ValueError if a GPU is not in the catalogue."""
     machines = cluster.get("machines") if isinstance(cluster, Mapping) else None
     names = [name for each in machines if (name := _name(each)) is not None] if isinstance(machines, Sequence) else []
     config = cluster.get(KEY) if isinstance(cluster, Mapping) else None
@@ -60,7 +60,7 @@ def named_gpus(cluster: Any) -> Named | None:
 
 
 def _ranks(machines: Sequence[Any]) -> dict[str, tuple[int, ...]]:
-    """By name, the ranks of its GPUs; machines that are not described as mappings are reported elsewhere."""
+    """The ranks of each name's GPUs. Machines that are no mappings are reported elsewhere."""
     found: dict[str, tuple[int, ...]] = {}
     first = 0
     for machine in machines:
@@ -75,7 +75,7 @@ def _ranks(machines: Sequence[Any]) -> dict[str, tuple[int, ...]]:
 
 
 def with_names(entries: Mapping[str, Any]) -> dict[str, Any]:
-    """The config with tables in place of the names of GPUs, and with the size of the named model."""
+    """The config with tables instead of GPU names, and with the size of the named model."""
     cluster = entries.get("cluster")
     named = named_gpus(cluster)
     if named is None or not isinstance(cluster, Mapping):
@@ -86,7 +86,7 @@ def with_names(entries: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _sized(workload: Any, cluster: Mapping[str, Any], model: Model) -> Any:
-    """The phantom with the size of the model, if it has none of its own and the cluster gives none."""
+    """The phantom with the size of the model, if neither it nor the cluster sets a size."""
     if not isinstance(workload, Mapping) or workload.get("num_parameters", 0) is not None or cluster.get("model") is not None:
         return workload
     if model.parameters is None:

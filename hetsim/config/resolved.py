@@ -1,4 +1,4 @@
-"""Texts that stand for something else, where a config is read: so the written config and the identity of a run do not depend on them.
+"""Replace texts that stand for other values when a config is read, so that neither the written config nor the identity contains them.
 
 They are quantities with units, names of GPUs, a network that is a rate alone, the size of a phantom, and `device: auto`.
 """
@@ -19,7 +19,7 @@ from hetsim.workloads.device import AUTO
 
 
 def resolved(entries: Mapping[str, Any]) -> dict[str, Any]:
-    """The config in SI units, with the device that `auto` is, of the run, its nodes and its server.
+    """The config in SI units, with `auto` replaced by a device for the run, its nodes and its server.
 
     Of a real run that is a CUDA device if this machine has one, of a simulated one the CPU.
     What is no quantity stays as it is: the run reports it.
@@ -49,7 +49,7 @@ def resolved(entries: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_sharing(network: Any) -> Any:
-    """A network that says whether messages share network cards: a run of before they did is another run."""
+    """A network with an explicit `sharing` of network cards. A run from before this key is another run."""
     network = spelled_out(network)
     if not isinstance(network, Mapping) or network.get("sharing") is not None:
         return network

@@ -1,4 +1,4 @@
-"""The config of a run that continues: that of the run in the folder, with what may be another one now as it was typed."""
+"""The config of a resumed run: the saved config, with those typed values that may differ."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from hetsim.results.reading.config_file import flattened, parsed, read_config
 from hetsim.results.reading.identity import finished_summary
 
 GROUPS = ("cluster", "backend")
-"""Groups of which another choice may be typed: on other nodes, in the other world."""
+"""Groups of which another choice may be typed: for other nodes, or in the other world."""
 PLAIN = ("trace", "pictures", "threads", "device", "data_root", "download", "trust", "save_weights", "nonfinite", "logger")
-"""Keys that may be typed, which change no number but for the last bits."""
+"""Keys that may be typed, which change numbers at most in the last bits."""
 WITHIN = re.compile(r"(budget|checkpoint|cluster|backend)(\..+)?|workload\.(path|data_root|download|loader_workers)")
-"""Keys within others that may be typed."""
+"""Keys inside other keys that may be typed."""
 
 
 def automatic(config: DictConfig, typed: Sequence[str], folder: Path) -> DictConfig:
-    """The config with the run to resume in place of a typed `resume=auto`: the unfinished one of this folder, or none."""
+    """The config with a typed `resume=auto` replaced by the unfinished run in this folder, or by none."""
     if "resume=auto" not in typed:
         return config
     found = OmegaConf.merge(config, {"resume": str(folder) if has_checkpoints(folder) else None})
@@ -35,7 +35,7 @@ def automatic(config: DictConfig, typed: Sequence[str], folder: Path) -> DictCon
 
 
 def finished_already(config: DictConfig, typed: Sequence[str], folder: Path) -> dict[str, Any] | None:
-    """The summary of this run if it was to resume, and the folder holds it, finished: at its first start, or resumed from anywhere."""
+    """The summary of a run that was to resume, if the folder contains it, finished at its first start or after any resume. Else None."""
     if config.get("resume") is None and "resume=auto" not in typed:
         return None
     try:
@@ -47,7 +47,7 @@ def finished_already(config: DictConfig, typed: Sequence[str], folder: Path) -> 
 
 
 def resumed_file(resume: Any) -> Path | None:
-    """The file of the checkpoint to resume from; None if the run begins."""
+    """The checkpoint file to resume from; None for a new run."""
     if resume is None:
         return None
     if not isinstance(resume, str) or not resume:
@@ -56,7 +56,7 @@ def resumed_file(resume: Any) -> Path | None:
 
 
 def with_resumed(config: DictConfig, typed: Sequence[str]) -> DictConfig:
-    """The config to run: this one, unless it resumes a run. ValueError with one sentence if it cannot.
+    """The config to run: this one, unless it resumes a run. Raises ValueError if it cannot resume.
 
     The resumed folder may be a stranger's. Its config is read like any untrusted config file, without its `trust`.
     """
@@ -89,7 +89,7 @@ def _may_differ(key: str) -> bool:
 
 
 def _check_agree(keys: Collection[str], typed: Mapping[str, Any], saved: Mapping[str, Any], resume: str) -> None:
-    """ValueError with one sentence if the value of one of these keys is not that of the run.
+    """Raise ValueError if the value of one of these keys differs from the saved run's.
 
     A key without a value, such as experiment, may have set any other, so all are compared.
     """
@@ -107,7 +107,7 @@ def _check_agree(keys: Collection[str], typed: Mapping[str, Any], saved: Mapping
 
 
 def _entries(path: Path) -> dict[str, Any]:
-    """The config of the run in a checkpoint, with the references that it has."""
+    """The config of the run in a checkpoint, with its references."""
     from hetsim.checkpoints.file import read
 
     loaded: Mapping[str, Any] = parsed(path, read(path)[0]["config"])
@@ -120,7 +120,7 @@ def _entries(path: Path) -> dict[str, Any]:
 
 
 def _set(entries: dict[str, Any], key: str, config: DictConfig) -> None:
-    """Put the typed value of a key in place of the run's."""
+    """Replace the saved run's value of a key by the typed one."""
     value = OmegaConf.select(config, key)
     value = OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
     *above, last = key.split(".")

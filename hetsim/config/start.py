@@ -1,4 +1,4 @@
-"""Run a composed config in a folder: what the command does for each run, and Python's `hetsim.run` for one."""
+"""Run a composed config in a folder, for each run of the command and for Python's `hetsim.run`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from hetsim.runtime.curve import Point
 from hetsim.runtime.experiment import Experiment
 
 DOWNLOAD = re.compile(r"[+]*(workload\.)?download=(?i:true)")
-"""A word that says whether data may be fetched. A file cannot vary it in a sweep."""
+"""An argument that allows downloads of data. A file cannot vary it in a sweep."""
 Lock = Callable[[Path], contextlib.AbstractContextManager[None]]
 
 
@@ -32,7 +32,7 @@ def start(
     config: DictConfig, folder: Path, typed: Sequence[str], lock: Lock | None = None, watch: Callable[[Point], None] | None = None,
     *, goes_on: bool = False,
 ) -> dict[str, Any] | None:  # fmt: skip
-    """The summary of the run; None in a process that does not lead it. Of a launcher's processes, which share the folder, one locks it.
+    """The summary of the run; None in a process that does not lead. Of a launcher's processes, which share the folder, one locks it.
 
     `watch` is called with each evaluation of a simulated run, and may end the run by an exception. With `goes_on` the run resumes from
     its own checkpoint, if the folder has one. RunFailed or ValueError with one sentence if the folder is in use, or contains another
@@ -59,7 +59,7 @@ def start(
 
 
 def saved_by(folder: Path, identity: str) -> Path | None:
-    """The newest checkpoint in a folder, if it is of a run of this identity. ValueError with one sentence if it is broken."""
+    """The newest checkpoint in a folder if it belongs to a run of this identity. Raises ValueError if it is invalid."""
     if not has_checkpoints(folder):
         return None
     from hetsim.checkpoints.file import read
@@ -80,6 +80,6 @@ def warn_without_checkpoints(made: Experiment, typed: Sequence[str]) -> None:
 
 
 def check_download(made: Experiment, typed: Sequence[str]) -> None:
-    """ValueError with one sentence if a config file, and nobody who typed it, says that data are to be fetched."""
+    """Raise ValueError if a config file, and no typed argument, allows downloads."""
     if getattr(made.workload, "download", False) and not any(DOWNLOAD.fullmatch(word) for word in typed):
         raise ValueError("download is set by a config file, but only the command line may set it: type download=true")

@@ -1,4 +1,4 @@
-"""Values as words of a command line, in Hydra's grammar."""
+"""Write values as command-line arguments, in Hydra's grammar."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ PLAIN = re.compile(r"(?!(?:null|true|false|nan|inf)$)[A-Za-z_][\w.-]*", re.IGNOR
 
 
 def as_typed(value: Any) -> str:
-    """What one would type for this value; ValueError with one sentence if there is nothing that means it."""
+    """The text that a user would type for this value. Raises ValueError if no text can express it."""
     if isinstance(value, str) and PLAIN.fullmatch(value):
         return value
     return str(Override._get_value_element_as_str(_quoted(value)))
 
 
 def words_for(keys: Mapping[str, Any]) -> list[str]:
-    """The words of a command line that give each key its value; a mapping gives values to the keys below its key."""
+    """The arguments that give each key its value. A mapping gives values to the keys below its key."""
     return [word for key, value in keys.items() for word in _words(key, value, "++" if isinstance(value, Mapping) else "")]
 
 
@@ -49,5 +49,5 @@ def _quoted(value: Any) -> Any:
 
 
 def quoted(text: str) -> str:
-    """A text in quotes, in Hydra's grammar: backslashes stand for themselves, except in front of a quote."""
+    """A text in quotes, in Hydra's grammar. Backslashes are literal, except before a quote."""
     return "'" + re.sub(r"(\\*)('|\Z)", lambda found: found[1] * 2 + ("\\'" if found[2] else ""), text) + "'"

@@ -1,4 +1,4 @@
-"""Choices that were typed as files: `cluster=my/cluster/lab.yaml` is `cluster=lab` with the further folder `my`."""
+"""Choices that are typed as files: `cluster=my/cluster/lab.yaml` means `cluster=lab` with the further folder `my`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def with_files(words: Sequence[str], config_dir: Path | None = None, *, of_optio
 
 
 def _with_names(word: str, found: dict[tuple[str, str], Path]) -> str:
-    """The word with the names of choices instead of their files, whose folders are added to `found`."""
+    """The argument with names of choices instead of their files. The files' folders are added to `found`."""
     group, _, value = word.partition("=")
     if ".yaml" not in value or not is_group(group):
         return word

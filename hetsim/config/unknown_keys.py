@@ -1,4 +1,4 @@
-"""What a key that the config does not have may have been meant as: by the schema, the choices of its group, and usual synonyms."""
+"""Suggest corrections for an unknown key, from the schema, the choices of its group, and usual synonyms."""
 
 from __future__ import annotations
 
@@ -42,21 +42,21 @@ SYNONYMS = {
     "hydra.run.dir=FOLDER": ("output", "out", "output_dir", "outdir", "out_dir", "folder", "run_dir", "log_dir", "save_dir"),
     "logger=wandb": ("wandb", "tensorboard", "mlflow"),
 }
-"""What to type, and what people type who know other programs."""
+"""Arguments of hetsim, and their names in other programs."""
 MEANT = {name: word for word, names in SYNONYMS.items() for name in names}
-"""What to type, by a synonym."""
+"""The arguments of hetsim by synonym."""
 OF_DIST = ("backend.emulate", "backend.interface", "backend.port", "backend.reduction", "backend.micro_batch")
 
 
 def unknown(key: str) -> str:
-    """The sentence of a key of the whole config that there is not."""
+    """The error for a key that the whole config does not have."""
     if key in MEANT:
         return f"{key} is not a key of the config: type {MEANT[key]}"
     return f"{key} is not a key of the config: 'hetsim --help' lists all keys{checks.suggestion(key, (*PLAIN, *GROUPS))}"
 
 
 def unknown_key(typed: str, error: BaseException | None) -> str:
-    """The sentence of a key that was typed, or one within a mapping that was typed, and that OmegaConf did not find."""
+    """The error for a typed key, or a key in a typed mapping, that OmegaConf did not find."""
     key = dotted(getattr(error, "full_key", None) or typed)
     group, _, name = key.partition(".")
     if key == "objective":
@@ -86,12 +86,12 @@ def unknown_key(typed: str, error: BaseException | None) -> str:
 
 
 def dotted(key: str) -> str:
-    """A key as one types it: `cluster.nodes.0.count` for `cluster.nodes[0].count`."""
+    """A key as a user types it: `cluster.nodes.0.count` for `cluster.nodes[0].count`."""
     return re.sub(r"\[(\w+)\]", r".\1", key)
 
 
 def _refused(root: DictConfig, group: str, name: str, having: str) -> str:
-    """What the schema says of a key that is added to a group; an empty string if it may be added, or only the run can tell."""
+    """The schema's error for a key that is added to a group; an empty string if it may be added, or only the run can decide."""
     key = f"{group}.{name}"
     if group == "cluster":
         return _refused_in_cluster(root, key)
@@ -108,13 +108,13 @@ def _refused(root: DictConfig, group: str, name: str, having: str) -> str:
 
 
 def _elsewhere(name: str) -> str:
-    """'; did you mean …?' with a key of the whole config, if this name is one or a synonym of one."""
+    """'; did you mean …?' with a key of the whole config, if this name is a key or a synonym of one."""
     word = MEANT.get(name, f"{name}=…" if name in PLAIN else "")
     return f"; did you mean {word}?" if word else ""
 
 
 def _options(group: str, target: Any) -> Sequence[str] | None:
-    """The keys that a class which ships, or one of torch's, takes in a config; None for any other."""
+    """The keys that a class of hetsim or torch accepts in a config; None for other classes."""
     kind = TORCH_KEYS.get(group, group)
     with contextlib.suppress(Exception):  # of a name that is none: the run reports it
         check_name(target, key=group, group=kind)
@@ -126,7 +126,7 @@ def _options(group: str, target: Any) -> Sequence[str] | None:
 
 
 OF_NO_CONFIG = (*AXES, "trust", "params", "optimizer")
-"""Arguments that a config does not give: hetsim does."""
+"""Arguments that hetsim passes itself, and a config does not contain."""
 
 
 def _refused_in_cluster(root: DictConfig, key: str) -> str:

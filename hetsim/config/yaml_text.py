@@ -1,4 +1,4 @@
-"""A config as YAML: the text that OmegaConf writes, in a quarter of the time where libyaml writes the same."""
+"""Write a config as YAML: the same text as OmegaConf's, in a quarter of the time if libyaml is available."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from omegaconf import OmegaConf
 from omegaconf._utils import get_omega_conf_dumper
 
 SAME = re.compile(r"[ -~]{1,60}")
-"""Texts that libyaml and PyYAML write alike: they fold longer lines, and write other letters, in different ways."""
+"""Texts that libyaml and PyYAML write in the same way. They differ in folding longer lines and in other letters."""
 
 
 def as_yaml(entries: Mapping[str, Any]) -> str:
-    """What `OmegaConf.to_yaml` makes of a resolved config."""
+    """The result of `OmegaConf.to_yaml` for a resolved config."""
     dumper = _dumper() if _is_plain(entries) else None
     if dumper is None:
         return OmegaConf.to_yaml(OmegaConf.create({**entries}))
@@ -33,7 +33,7 @@ def _is_plain(entry: Any) -> bool:
 
 @cache
 def _dumper() -> type | None:
-    """libyaml's emitter with the way in which OmegaConf quotes texts; None where PyYAML was built without libyaml."""
+    """libyaml's emitter with OmegaConf's quoting of texts; None if PyYAML was built without libyaml."""
     emitter = getattr(yaml, "CDumper", None)
     if emitter is None:
         return None

@@ -1,1 +1,1 @@
-"""What a config file from outside may say."""
+"""Checks of config files from outside."""

@@ -41,42 +41,42 @@ from hetsim.trust.shipped import configs
 
 ONLY_HYDRA = "a sweep with configs from files varies no hydra.… keys: type them once"
 MAX_TEMPLATES = 2000
-"""Kept at a time, of 20 kB each."""
+"""The maximum number of templates in memory, of 20 kB each."""
 WHOLE = re.compile(r"([A-Za-z_][A-Za-z_0-9.]*)=(0|[1-9][0-9]{0,17})")
-"""A word that gives a key a whole number."""
+"""An argument that gives a key a whole number."""
 CHANGED = "a config was changed, or made, after the sweep was checked: give the command again"
 PLAIN = ("hydra.mode", "hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir")
-"""The keys of Hydra's that are values and nothing else: Hydra adds the first itself."""
+"""Hydra's keys with plain values. Hydra adds the first by itself."""
 
 
 class Words(NamedTuple):
-    """What was typed for a run."""
+    """The typed arguments of a run."""
 
     chosen: tuple[str, ...]
-    """The words that are part of a composition: choices from groups, and `trust`."""
+    """The arguments that take part in the composition: choices from groups, and `trust`."""
     values: tuple[Override, ...]
-    """What is applied to the composed config, in this order."""
+    """The overrides that are applied to the composed config, in this order."""
     typed: tuple[str, ...]
-    """All of them as they were typed, without those of the next."""
+    """All arguments as typed, except those in the next field."""
     for_hydra: tuple[str, ...] = ()
-    """What was typed for `PLAIN` keys; it is among the values, too."""
+    """The typed arguments for `PLAIN` keys. They are among the values, too."""
 
 
 @dataclass(frozen=True)
 class Template:
-    """A config as Hydra composes it from the choices alone; pickled, as no copy is made more quickly."""
+    """A config as Hydra composes it from the choices alone, pickled because this is the fastest copy."""
 
     whole: bytes
     own: bytes
-    """The same without Hydra's part."""
+    """The same config without Hydra's part."""
     others: bool
-    """Whether files that are not hetsim's or Hydra's own can be in it."""
+    """Whether files other than hetsim's or Hydra's own may be in it."""
     refers: bool
-    """Whether what Hydra would call refers to other keys."""
+    """Whether code that Hydra would call refers to other keys."""
 
     @classmethod
     def of(cls, config: DictConfig, *, others: bool) -> Template:
-        """The template that a composed config is."""
+        """The template of a composed config."""
         own = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
         OmegaConf.set_struct(own, True)  # as the config that Hydra hands to a run
         return cls(pickle.dumps(config), pickle.dumps(restrict(own)), others, refer_to_others(config))
@@ -118,7 +118,7 @@ class Template:
 
 
 class Compositions:
-    """What the configs of the runs of a sweep are made of."""
+    """The templates of a sweep's configs."""
 
     def __init__(
         self, loader: ConfigLoaderImpl, name: str | None, hydra_words: Sequence[str] = (), compose: Callable[..., DictConfig] | None = None
@@ -127,13 +127,13 @@ class Compositions:
         self._compose = compose or loader.load_configuration
         self.templates: dict[tuple[str, ...], Template] = {}
         self.sealed = False
-        """Whether nothing new is composed any more."""
+        """Whether no new templates are composed any more."""
         self.expected: dict[tuple[str, ...], str] | None = None
-        """The digests of the only configs that runs may have, by what was typed for each, if another process has checked them."""
+        """The digests of the only allowed configs, by the runs' typed arguments, if another process has checked them."""
         self._groups: dict[str, bool] = {}
 
     def words(self, typed: Sequence[str]) -> Words | None:
-        """What was typed for a run, by what it does; None if only Hydra can say that."""
+        """The typed arguments of a run by effect; None if only Hydra can handle them."""
         chosen: list[str] = []
         values: list[Override] = []
         for_hydra: list[str] = []
@@ -154,7 +154,7 @@ class Compositions:
         return Words(tuple(chosen), tuple(values), tuple(word for word in typed if word not in for_hydra), tuple(for_hydra))
 
     def template(self, words: Words) -> Template:
-        """The template of a run's choices. It is composed, and checked as every composition, when it is first asked for."""
+        """The template of a run's choices. It is composed and checked at its first use."""
         found = self.templates.get(words.chosen)
         if found is None:
             if self.sealed:
@@ -167,16 +167,16 @@ class Compositions:
 
     @property
     def of_others(self) -> bool:
-        """Whether files that are not hetsim's or Hydra's own can be in the configs."""
+        """Whether files other than hetsim's or Hydra's own may be in the configs."""
         return self.name != "config" or has_others(self.loader, self.hydra_words)
 
     def known_template(self, typed: Sequence[str]) -> Template | None:
-        """The template of a run's choices, if it has been composed."""
+        """The template of a run's choices if it was composed; else None."""
         words = self.words(typed)
         return None if words is None else self.templates.get(words.chosen)
 
     def keep(self, typed: Sequence[str], template: Template) -> None:
-        """Use this template for the choices of this run: another process has composed it."""
+        """Use this template for the choices of this run. Another process has composed it."""
         words = self.words(typed)
         if words is not None:
             self._keep(words.chosen, template)
@@ -199,7 +199,7 @@ class Compositions:
 
 
 def compositions(loader: ConfigLoader, master: DictConfig) -> Compositions:
-    """Those of a sweep, by the loader and the config of the whole sweep."""
+    """The templates of a sweep, from the loader and the config of the whole sweep."""
     assert isinstance(loader, ConfigLoaderImpl)
     hydra_words: Any = OmegaConf.to_container(master.hydra.overrides.hydra)
     key = (master.hydra.job.config_name, *hydra_words)
@@ -213,7 +213,7 @@ _known: WeakKeyDictionary[ConfigLoaderImpl, dict[tuple[str | None, ...], Composi
 
 
 def quickly_composed(loader: ConfigLoader, master: DictConfig, typed: Sequence[str]) -> DictConfig | None:
-    """The config of a run of a sweep; None if Hydra must compose it from the beginning, perhaps to say what is wrong."""
+    """The config of a sweep's run; None if Hydra must compose it from the beginning, perhaps to report an error."""
     known = compositions(loader, master)
     if known.sealed:
         return _of_template(known, master, typed)
@@ -223,21 +223,21 @@ def quickly_composed(loader: ConfigLoader, master: DictConfig, typed: Sequence[s
 
 
 def digests(loader: ConfigLoader, master: DictConfig, runs: Sequence[Sequence[str]]) -> dict[tuple[str, ...], str] | None:
-    """What `check_digest` compares with, if files that are not hetsim's own are in these runs."""
+    """The digests for `check_digest`, if files that are not hetsim's own are in these runs."""
     if not compositions(loader, master).sealed:
         return None
     return {tuple(typed): _digest(loader.load_sweep_config(master, [*typed])) for typed in runs}
 
 
 def check_digest(loader: ConfigLoader, master: DictConfig, typed: Sequence[str], config: DictConfig) -> None:
-    """ValueError with one sentence if the config of a run is another one than the process that launched it has checked."""
+    """Raise ValueError if the config of a run differs from the one that the launching process has checked."""
     expected = compositions(loader, master).expected
     if expected is not None and expected.get(tuple(typed)) != _digest(config):
         raise ValueError(CHANGED)
 
 
 def _digest(config: DictConfig) -> str:
-    """A hash of all that does not depend on the process that composed it."""
+    """A hash of everything that does not depend on the composing process."""
     entries = OmegaConf.to_container(config, resolve=False)
     assert isinstance(entries, dict)
     entries["hydra"]["runtime"] = entries["hydra"]["runtime"]["choices"]
@@ -259,7 +259,7 @@ def _of_template(known: Compositions, master: DictConfig, typed: Sequence[str]) 
 
 
 def own_config(loader: ConfigLoader, master: DictConfig, typed: Sequence[str], whole: DictConfig) -> DictConfig | None:
-    """The same without Hydra's part: a config of its own, which is what was checked as part of the whole one."""
+    """The same config without Hydra's part, copied from the checked whole config."""
     with contextlib.suppress(Exception):
         known = compositions(loader, master)
         words = known.words(typed)
@@ -278,7 +278,7 @@ def _unresolved(config: DictConfig) -> dict[str, Any]:
 
 
 def of_own_files(loader: ConfigLoaderImpl, typed: Sequence[str], compose: Callable[..., DictConfig]) -> DictConfig | None:
-    """The config of a single run that hetsim's own files make; None if Hydra must compose it. It raises what Hydra would.
+    """The config of a single run from hetsim's own files; None if Hydra must compose it. It raises the same errors as Hydra.
 
     `compose` is Hydra's `load_configuration`.
     """
@@ -305,7 +305,7 @@ _own: dict[tuple[Any, ...], Compositions] = {}
 
 
 def _state() -> tuple[int, ...]:
-    """The state of hetsim's own files: a config that somebody writes there must be read again."""
+    """The state of hetsim's own files, because a config that was edited must be read again."""
     return tuple(
         path.stat().st_mtime_ns
         for folder, _, names in os.walk(configs())
@@ -315,7 +315,7 @@ def _state() -> tuple[int, ...]:
 
 @lru_cache(maxsize=10_000)
 def parsed(word: str) -> Override:
-    """A word as Hydra reads it. A whole number is that of another word for the same key: of a sweep's thousand seeds, one is parsed."""
+    """An argument as Hydra reads it. Whole numbers for one key are parsed once, so only one of a sweep's thousand seeds is."""
     if (found := WHOLE.fullmatch(word)) and found[2] != "0":
         return replace(parsed(f"{found[1]}=0"), _value=int(found[2]), input_line=word)
     return OverridesParser.create().parse_overrides([word])[0]

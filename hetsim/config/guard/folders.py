@@ -1,4 +1,4 @@
-"""Where runs go, as it is typed, while other keys of the config may be a stranger's.
+"""Output folders. Untrusted config values can only set the file name.
 
 A typed `hydra.run.dir=runs/${method}` shows the value of `method`, which a config file may have set to `x/../../elsewhere`. So a value
 has a place in a folder's name only as a legal part of a file name.
@@ -20,14 +20,14 @@ from hetsim.results.reading.identity import legal
 
 REFERENCE = re.compile(r"\$\{([^${}]*)\}")
 PLAIN = re.compile(r"now:.*|hetsim\.(folder|name):.*|hydra[:.](runtime\.(cwd|output_dir)|run\.dir|sweep\.dir)")
-"""What no config file from outside has a say in."""
+"""References on which no config file from outside has an influence."""
 PLAIN_PATH = r"[\w.+@:/-]*"
-"""A path that no script and no list of Slurm's takes apart."""
+"""A path that needs no quotes in scripts or Slurm's lists."""
 KEY = re.compile(r"(hydra:)?([\w.\[\]]+)")
 
 
 def check_folder(key: str, folder: str | Path) -> None:
-    """ValueError with one sentence if a folder's own name is more than a name: a reference to Hydra, a line of a scheduler's script."""
+    """Raise ValueError if a folder's name contains more than a name: a reference to Hydra, or a line of a scheduler's script."""
     if re.search(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", str(folder)):
         raise ValueError(f"{key} is {checks.printable(str(folder))}, whose name has control characters: work in a folder of another name")
     if "${" in str(folder):
@@ -35,13 +35,13 @@ def check_folder(key: str, folder: str | Path) -> None:
 
 
 def check_script_folder(folder: Path) -> None:
-    """ValueError with one sentence if a scheduler's script, which has rules of its own for quotes, cannot have this folder's name."""
+    """Raise ValueError if a scheduler's script, with its own rules for quotes, cannot contain this folder's name."""
     if odd := re.search(r"[^\w .,+@:=/-]", str(folder)):
         raise ValueError(f"{checks.printable(str(folder))} has {odd[0]!r} in its name, which a job's script may take for more: rename it")
 
 
 def check_script(config: DictConfig) -> None:
-    """ValueError with one sentence if a launcher's settings, which become lines of a script, may have the name of a folder in them."""
+    """Raise ValueError if a launcher's settings, which become lines of a script, may contain a folder's name."""
     odd = [str(path) for path in (Path.cwd(), Path(config.hydra.sweep.dir).absolute()) if not re.fullmatch(PLAIN_PATH, str(path))]
     for key, value in flattened(OmegaConf.to_container(config.hydra.launcher, resolve=False)):
         for name in odd:
@@ -61,14 +61,14 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def check_no_links(folder: Path) -> None:
-    """ValueError with one sentence if Hydra would write its own files of a run, or a log, through a link or a pipe in this folder."""
+    """Raise ValueError if Hydra would write its own files or a log through a link or a pipe in this folder."""
     for path in (folder, *checks.entries_below(folder)):
         if path.is_symlink() or (path.exists() and not (path.is_file() or path.is_dir())):
             raise ValueError(f"{path} is a link or a pipe, and would be written through: remove it")
 
 
 def let_values_be_names(config: DictConfig) -> None:
-    """In the folders of a config that was read from others' files too, put `${hetsim.name:key}` in place of each `${key}`."""
+    """Replace `${key}` by `${hetsim.name:key}` in the folders of a config that was read from other files, too."""
     for folder in FOLDERS:
         template = _unresolved(config, folder)
         if isinstance(template, str) and "${" in template:
@@ -92,7 +92,7 @@ def _as_name(reference: re.Match[str]) -> str:
 
 
 def name(key: str, *, config: DictConfig) -> str:
-    """The value of a key as a legal part of a file name, of at most 100 letters."""
+    """A key's value as a legal part of a file name, of at most 100 letters."""
     return legal(OmegaConf.select(config, key, throw_on_missing=True), max_letters=100)
 
 

@@ -1,4 +1,4 @@
-"""What Hydra would import and call: callbacks, plugins and log handlers must be installed ones, whichever file names them."""
+"""Check the code that Hydra would import and call: callbacks, plugins and log handlers must be installed ones."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from omegaconf.errors import OmegaConfBaseException
 from hetsim.results.reading.config_file import flattened
 
 HANDLERS = ("logging.StreamHandler", "logging.FileHandler", "logging.NullHandler", "colorlog.ColoredFormatter")
-"""The classes that a logging configuration may name."""
+"""The classes that are allowed in a logging configuration."""
 STREAMS = ("ext://sys.stdout", "ext://sys.stderr")
 RECORD = "hetsim.sweeps.record.SweepRecord"
-"""The callback that conf/config.yaml names."""
+"""The callback in conf/config.yaml."""
 CALLBACKS = (RECORD, "hydra.experimental.callbacks.LogJobReturnCallback", "hydra.experimental.callbacks.PickleJobInfoCallback")
 
 
 CALLED = ("callbacks", "launcher", "sweeper", "job_logging", "hydra_logging")
-"""The parts of Hydra's config that say what it imports and calls."""
+"""The parts of Hydra's config with code that it imports and calls."""
 
 
 def leaves(config: DictConfig) -> dict[str, Any]:
-    """Everything in Hydra's part that is no mapping, by its dotted name, with references as they are."""
+    """Every value in Hydra's part that is no mapping, by its dotted name, with unresolved references."""
     return dict(flattened(OmegaConf.to_container(config.hydra, resolve=False)))
 
 
 def refer_to_others(config: DictConfig) -> bool:
-    """Whether what `check_plugins` looks at depends on other keys of the config."""
+    """Whether the values that `check_plugins` examines depend on other keys of the config."""
     settings = OmegaConf.to_container(config.hydra, resolve=False)
     assert isinstance(settings, dict)
     return "${" in str([settings.get(name) for name in CALLED])
 
 
 def check_plugins(config: DictConfig) -> None:
-    """ValueError with one sentence if Hydra's part of a config names a callback, plugin or log handler that is not installed as such."""
+    """Raise ValueError if Hydra's part of a config names a callback, plugin or log handler that is not installed as such."""
     settings = config.hydra
     for name in ("launcher", "sweeper", "job_logging", "hydra_logging"):
         if name not in settings:
@@ -62,7 +62,7 @@ def check_plugins(config: DictConfig) -> None:
 
 
 def _plain(settings: DictConfig, name: str) -> dict[str, Any]:
-    """A part of Hydra's config with its references resolved, as Hydra sees it; empty if it is null."""
+    """A part of Hydra's config with resolved references; empty if it is null."""
     try:
         node = settings.get(name)
         entries = OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
@@ -91,7 +91,7 @@ def _refuse_objects(key: str, entry: Any) -> None:
 
 
 def _refuse_lines(key: str, entry: Any) -> None:
-    """A scheduler's script would run the second line of a text."""
+    """Refuse texts with several lines, because a scheduler's script would run the second line."""
     for where, name, value in _walk(key, [entry]):
         if isinstance(value, str) and any(ord(letter) < 32 for letter in value):
             raise ValueError(f"{key if where == key else where}.{name} has several lines: write it in one".replace(f"{key}.0", key))

@@ -50,18 +50,18 @@ IN_FILES = re.compile(
 SWEPT = re.compile(r"[+~]*(?!(hydra|trust|(workload\.)?download)\b)[A-Za-z_][\w./]*", re.IGNORECASE)
 """The keys that a file may vary in a sweep."""
 GLOB = re.compile(r"glob\s*\(", re.IGNORECASE)
-"""What stands for the names of files."""
+"""A pattern for file names."""
 OF_THE_RUN = re.compile(r"(runtime|overrides)(\..+)?|searchpath|job\.(config_name|override_dirname|num|id)")
-"""The keys in which Hydra says what it has composed."""
+"""The keys that describe Hydra's composition."""
 MODE = re.compile(r"\s*[+~]*hydra\s*(\.(mode|searchpath)\b|[=@{]|$)")
-"""A word that may set Hydra's mode, or add a folder whose files may."""
+"""An argument that may set Hydra's mode, or add a folder of files that may."""
 OUTSIDE = "{file} lies outside of the folders of configs: move it to one of them, without '.', '..' and links"
 CHOICES = ("hydra/launcher",)
-"""The groups of Hydra's of which a file may take an installed choice. No sweeper: one may keep a study in a file, with pickles in it."""
+"""Hydra's groups of which a file may use an installed choice. Sweepers are excluded, because one may store pickles in a file."""
 
 
 def install() -> None:
-    """Let every config that Hydra composes in this process pass the checks of this module, before Hydra acts on it."""
+    """Let every config that Hydra composes in this process pass this module's checks before Hydra uses it."""
     if not _installed():
         for owner, name, method in _patches():
             setattr(owner, name, method)
@@ -69,7 +69,7 @@ def install() -> None:
 
 @contextlib.contextmanager
 def installed() -> Iterator[None]:
-    """The same for a while: a program that uses hetsim may use Hydra for itself."""
+    """The same within a context, because a program that uses hetsim may also use Hydra itself."""
     before = [] if _installed() else [(owner, name, getattr(owner, name)) for owner, name, _ in _patches()]
     install()
     try:
@@ -84,7 +84,7 @@ def _installed() -> bool:
 
 
 def _patches() -> list[tuple[type, str, Callable[..., Any]]]:
-    """The methods of Hydra's that are replaced."""
+    """The methods of Hydra that are replaced."""
     load, load_job = ConfigLoaderImpl.load_configuration, ConfigLoaderImpl.load_sweep_config
     read = ConfigRepository.load_config
     load_file, search = ConfigLoaderImpl._load_single_config, ConfigLoaderImpl._process_config_searchpath
@@ -92,7 +92,7 @@ def _patches() -> list[tuple[type, str, Callable[..., Any]]]:
 
     @cache
     def own(overrides: tuple[str, ...], run_mode: RunMode, job_name: str) -> dict[str, Any]:  # noqa: ARG001
-        """The leaves of Hydra's part that hetsim's own files and these overrides make, in a program that Hydra calls so."""
+        """The leaves of Hydra's part from hetsim's own files and these overrides, in a program that calls Hydra in this way."""
         loader = ConfigLoaderImpl(create_config_search_path(str(configs())))
         return leaves(load(loader, "config", [*overrides], run_mode, validate_sweep_overrides=False))
 
@@ -182,7 +182,7 @@ def _patches() -> list[tuple[type, str, Callable[..., Any]]]:
         return found
 
     def mode(hydra: Hydra, config_name: str | None, overrides: list[str]) -> Any:
-        """None if neither a word nor a file can have set it; Hydra composes the config once more only to learn it."""
+        """None if neither an argument nor a file can have set the mode. Hydra composes the config again only to find it."""
         typed = any(MODE.match(word) for word in overrides)
         if config_name == "config" and not typed and not has_folder_of_others(hydra.config_loader):
             return None
@@ -237,7 +237,7 @@ def check_file(found: ConfigResult, config: str) -> None:
 
 
 def check_hydras_key(file: str, key: str, value: Any) -> None:
-    """ValueError with one sentence if a file of this name may not set this key of Hydra's, or not to this value."""
+    """Raise ValueError if a file with this name may not set this key of Hydra, or not to this value."""
     if not IN_FILES.fullmatch(key):
         raise ValueError(f"{file} sets hydra.{key}, which only the command line may set: leave it out there, and type it yourself")
     varied = key.removeprefix("sweeper.params.")
@@ -250,20 +250,20 @@ def check_hydras_key(file: str, key: str, value: Any) -> None:
 
 
 def check_place(file: Path, folder: str) -> None:
-    """ValueError with one sentence for a file that is not in this folder of configs, or that a link leads out of it."""
+    """Raise ValueError for a file outside this folder of configs, or behind a link that leads out of it."""
     if Path(folder).resolve() not in file.resolve().parents:
         raise ValueError(OUTSIDE.format(file=os.path.relpath(file, folder)))
 
 
 def trusted(config: DictConfig) -> list[Any]:
-    """What the config has for `trust`, with references as they are."""
+    """The values of `trust` in the config, with unresolved references."""
     node: Any = config._get_node("trust", validate_access=False)
     entry = OmegaConf.to_container(node, resolve=False) if OmegaConf.is_config(node) else [] if node is None else node._value()
     return entry if isinstance(entry, list) else [] if entry is None else [entry]
 
 
 def check_typed(config: DictConfig, overrides: list[str]) -> None:
-    """ValueError with one sentence if `trust`, or what Hydra takes for typed, is not what was typed."""
+    """Raise ValueError if `trust`, or the overrides that Hydra regards as typed, were not typed."""
     parsed = OverridesParser.create().parse_overrides(overrides)
     typed: Any = next((override.value() for override in reversed(parsed) if override.key_or_group == "trust"), None)
     expected = [] if typed is None else typed if isinstance(typed, list) else [typed]
@@ -276,7 +276,7 @@ def check_typed(config: DictConfig, overrides: list[str]) -> None:
 
 
 def check_untyped(config: DictConfig) -> None:
-    """ValueError with one sentence if a file has put a config of Hydra's own elsewhere: it has types, by which references become keys."""
+    """Raise ValueError if a file has put a config of Hydra's own elsewhere, because its types turn references into keys."""
 
     def check(key: str, node: Any) -> None:
         if isinstance(node, DictConfig | ListConfig):
@@ -295,7 +295,7 @@ def check_untyped(config: DictConfig) -> None:
 
 
 def check_leaves(found: Mapping[str, Any], own: Mapping[str, Any]) -> None:
-    """ValueError with one sentence for a key of Hydra's with another value than its own files and the command line give it."""
+    """Raise ValueError for a key of Hydra with another value than its own files and the command line give it."""
     absent = object()
     for key in {**own, **found}:
         value = found.get(key, absent)

@@ -1,4 +1,4 @@
-"""Whether each word of a command line can be read, and what to type instead of one that cannot."""
+"""Check that each argument of a command line can be read, and suggest a correction."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from hetsim.trust.shipped import choices, is_group
 
 PLACE = re.compile(r"\[(\d+)\]")
 LIVE, DOUBLE = re.compile(r'["$`!\\\\]'), '"{}"'
-"""What a shell does not take as it is between double quotes, and these."""
+"""Characters that a shell interprets between double quotes, and the double quotes."""
 PAIRS = {"(": ")", "[": "]", "{": "}"}
 
 
 def check_readable(words: Iterable[str]) -> None:
-    """ValueError with one sentence for a word that is no key=value, or names no choice of a group of hetsim's."""
+    """Raise ValueError for an argument that is no key=value, or an unknown choice of a group of hetsim."""
     for word in words:
         try:
             override = parsed(word)

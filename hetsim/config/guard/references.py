@@ -16,24 +16,24 @@ from hetsim import checks
 
 ALLOWED = re.compile(r"\$\{\.*(?!hydra\b)\w+((\.|\[)(?!hydra\b)\w+\]?){0,30}\}")
 FOLDERS = ("hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir")
-"""Hydra's keys that say where runs go."""
+"""Hydra's keys of output folders."""
 IN_FOLDERS = re.compile(r"\$\{(now:[^${}]*|hetsim\.(name|folder):[\w.]*|hydra[:.][\w.]+)\}")
-"""What else a folder that was typed may refer to."""
+"""Further references that are allowed in a typed folder."""
 VARIABLE = re.compile(r"\$\{oc\.env:\s*(\w+)")
 KEY = re.compile(r"\$\{([\w.\[\]]+)\}")
 NAME = re.compile(r"[A-Za-z0-9_][\w./+-]*", re.ASCII)
 """A plain name of a choice."""
 PLAIN_KEY = re.compile(r"[\w.+~/@-]+")
-"""A key of a mapping; one of `sweeper.params` may have what stands before or after a key on the command line."""
+"""A key of a mapping. A key of `sweeper.params` may have the prefix and suffix of a command-line key."""
 CHOICE = re.compile(r"\$\{[\w/@]+\}")
-"""A reference in a defaults list: to the choice of another group."""
+"""A reference in a defaults list to the choice of another group."""
 MAX_LETTERS = 10_000_000
-"""The length of all values of a config, with references written out."""
+"""The maximum length of all values of a config, with references written out."""
 EMPTY = AnyNode(None)
 
 
 def check_references(key: str, value: Any, file: object, remedy: str = "write the value out there, or type it") -> None:
-    """ValueError with one sentence if a text of a file, at any depth, refers to anything else."""
+    """Raise ValueError if a text of a file, at any depth, contains another reference."""
     for name, part in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
         check_references(f"{key}.{name}".lstrip("."), part, file, remedy)
     if isinstance(value, str) and "${" in ALLOWED.sub("", value):
@@ -41,7 +41,7 @@ def check_references(key: str, value: Any, file: object, remedy: str = "write th
 
 
 def check_words(words: Iterable[str]) -> None:
-    """ValueError with one sentence if a word of the command line refers to anything else."""
+    """Raise ValueError if an argument of the command line contains another reference."""
     for word in words:
         text = word.replace("\\", "")  # Hydra reads an escaped brace as a brace
         if "${" not in text:
@@ -58,7 +58,7 @@ def check_words(words: Iterable[str]) -> None:
 
 
 def check_keys(value: Any, file: object) -> None:
-    """ValueError with one sentence if a key of a file, at any depth, is more than a name."""
+    """Raise ValueError if a key of a file, at any depth, is more than a name."""
     for name, part in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
         if isinstance(name, str) and not PLAIN_KEY.fullmatch(name):
             raise ValueError(f"{file} has the key {checks.shown(name)}, which is not a plain name: leave it out")
@@ -66,20 +66,20 @@ def check_keys(value: Any, file: object) -> None:
 
 
 def check_choices(default: object, file: object) -> None:
-    """ValueError with one sentence if an entry of a defaults list, which files show, refers to anything but another group."""
+    """Raise ValueError if an entry of a file's defaults list refers to anything but another group."""
     if re.search(r"[$\\]", CHOICE.sub("", " ".join(str(part) for part in vars(default).values()))):
         raise ValueError(f"{file} has a reference in its defaults list that is no ${{group}}: write the choice out")
 
 
 def check_chosen(choices: Mapping[Any, Any]) -> None:
-    """ValueError with one sentence if the name of a choice, which Hydra keeps in the config, would be read there as more than a name."""
+    """Raise ValueError if the name of a choice, which Hydra keeps in the config, has a further meaning there."""
     for group, name in choices.items():
         if name is not None and not NAME.fullmatch(str(name)):
             raise ValueError(f"{group}={checks.shown(str(name))} is not a plain name of a choice: rename its file")
 
 
 def check_length(config: DictConfig) -> None:
-    """ValueError with one sentence if a config is too large with its references written out: a few lines may multiply at each step."""
+    """Raise ValueError if a config is too large with its references written out, because a few lines may multiply at each step."""
     lengths: dict[int, int] = {}
 
     def length(node: Any) -> int:
@@ -101,7 +101,7 @@ def check_length(config: DictConfig) -> None:
 
 
 def _target(node: Node, reference: str) -> Any:
-    """The node to which a reference leads from this one, as far as it can be followed without evaluating others."""
+    """The target of a reference from this node, as far as it can be followed without evaluating other references."""
     dots = len(reference) - len(reference.lstrip("."))
     at: Any = node._get_root() if not dots else node
     for _ in range(dots):

@@ -1,4 +1,4 @@
-"""Which resolvers a config calls: hetsim's own and Hydra's, of their own files and of the folders that were typed, and no other.
+"""Restrict the resolvers that a config calls to hetsim's and Hydra's, for their own files and for typed folders.
 
 `config/guard/references.py` refuses the text of a reference in a file and in what was typed. This is the second wall, where references are
 evaluated: however a text comes into a config, OmegaConf's other resolvers, which read variables and evaluate texts, are not called.
@@ -16,21 +16,21 @@ from omegaconf.errors import UnsupportedInterpolationType
 
 OWN = ("hetsim.folder", "hetsim.name", "hydra", "now")
 RESTRICTED = "calls_own_resolvers"
-"""The flag of a config that hetsim has composed. A copy of a config has its flags."""
+"""The flag of a config that hetsim has composed. Copies of the config keep it."""
 
 _composing: list[None] = []
 _evaluate = Container._evaluate_custom_resolver
 
 
 def restrict(config: DictConfig) -> DictConfig:
-    """The same config, which from now on calls no resolvers but these."""
+    """The same config, which from now on calls only these resolvers."""
     config._set_flag(RESTRICTED, True)
     return config
 
 
 @contextlib.contextmanager
 def own_alone() -> Iterator[None]:
-    """While this lasts, as Hydra composes files, the same holds for every config."""
+    """Within this context, in which Hydra composes files, the same restriction holds for every config."""
     _composing.append(None)
     try:
         yield

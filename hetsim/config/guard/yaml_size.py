@@ -1,4 +1,4 @@
-"""How large a YAML file becomes once it is read: a few lines of aliases can stand for more than any memory holds."""
+"""Check the size of a YAML file's content, because a few lines of aliases can exceed any memory."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import yaml
 from hetsim.results.reading.config_file import MAX_LONG_NUMBERS, is_long_number
 
 MAX_NODES = 1_000_000
-"""Keys and values, with aliases written out: a cluster of 50,000 nodes, each described by itself."""
+"""The maximum number of keys and values, with aliases written out: enough for 50,000 individually described nodes."""
 MAX_DEPTH = 50
-"""How deeply mappings and lists may be nested: libyaml itself overflows its stack."""
+"""The maximum depth of nested mappings and lists. Deeper nesting overflows libyaml's stack."""
 MAX_UNQUOTED = 10_000
-"""The length of a text that is unquoted or has a tag: to read a longer one as a number would take for ever."""
+"""The maximum length of a text that is unquoted or has a tag. Reading a longer one as a number would take too long."""
 
 
 def check_size(file: Path) -> None:
-    """ValueError with one sentence if reading the file would take memory or time beyond all bounds. yaml.YAMLError if it is no YAML."""
+    """Raise ValueError if reading the file would take excessive memory or time, and yaml.YAMLError if it is no YAML."""
     if file.exists() and not file.is_file():
         raise ValueError(f"{file} is not a file that can be read: move it away")  # a pipe or a terminal would be waited for
     with contextlib.suppress(OSError, UnicodeDecodeError), file.open(encoding="utf-8") as text:
