@@ -41,7 +41,7 @@ class Calibrated:
 
     @property
     def refused(self) -> str | None:
-        """A warning about such systems; None without any."""
+        """A warning about such systems; None if there is none."""
         if not self.ordinary:
             return None
         ranks = f"rank{'s' * (len(self.ordinary) > 1)} {', '.join(map(str, self.ordinary))}"

@@ -91,7 +91,7 @@ def config_dir(arguments: Sequence[str]) -> Path | None:
 
 
 def idle_word(arguments: Sequence[str]) -> str | None:
-    """An argument about sweeps in a single run, or about single runs in a sweep, which has no effect; None without any."""
+    """An argument about sweeps in a single run, or about single runs in a sweep, which has no effect; None if there is none."""
     parsed, words = get_args_parser().parse_known_args([*arguments])
     sweeps = parsed.multirun or any(word.lower() == "hydra.mode=multirun" for word in arguments)
     idle = re.compile(r"hydra\.run\..*" if sweeps else r"hydra([./](sweeper|launcher)|\.sweep)\b.*")

@@ -134,7 +134,7 @@ class Experiment:
 
     @property
     def remark(self) -> str | None:
-        """A remark on a value of the cluster that is probably a mistake; None without any."""
+        """A remark on a value of the cluster that is probably a mistake; None if there is none."""
         return improbable(self.cluster)
 
     @cached_property
@@ -182,7 +182,7 @@ class Experiment:
 
     @property
     def first_samples(self) -> int:
-        """The number of samples of the warm-up: an even share, or the maximum that any worker computes at a time."""
+        """The number of samples of the warm-up: an even share, or a worker's micro-batch if that is smaller."""
         return min([-(-self.batch_size // self.num_workers), *self._micro_batches])
 
     @property

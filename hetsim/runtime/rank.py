@@ -35,7 +35,7 @@ class RankState:
     optimizer: Any = None
     """The memory of the optimizer that makes versions."""
     local_optimizer: Any = None
-    """The memory of the local optimizer; None without one."""
+    """The memory of the local optimizer; None if there is none."""
     own: dict[str, Any] = field(default_factory=dict)
     """Values that its program keeps between versions (`Node.own`): the residual of a compression, unreported timings."""
     num_gradients: int = 0

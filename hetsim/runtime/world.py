@@ -56,7 +56,7 @@ class World(Protocol[Caller, Context, Answer]):
 
     @property
     def receive_within(self) -> Callable[[Caller, fx.ReceiveWithin, Context], Answer]:
-        """The next message that is due in time; None without one."""
+        """The next message that is due in time; None if there is none."""
 
     @property
     def all_reduce(self) -> Callable[[Caller, fx.AllReduce, Context], Answer]:

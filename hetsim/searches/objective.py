@@ -47,7 +47,7 @@ def objective_value(objective: str, summary: Mapping[str, Any], run: Path) -> fl
 
 
 def on_the_way(objective: str, loss: float | None, accuracy: float | None) -> float | None:
-    """The value of an evaluation during a run that corresponds to the objective at its end; None without one.
+    """The value of an evaluation during a run that corresponds to the objective at its end; None if there is none.
 
     It has the objective's direction. For a time to an accuracy, it is the test error.
     """

@@ -89,7 +89,7 @@ class Search:
 
     @property
     def best(self) -> Any:
-        """The best trial with a number; None without one."""
+        """The best trial with a number; None if there is none."""
         counted = [one for one in self.trials if one.state.name == "COMPLETE"]
         pick = min if self.question.direction == "minimize" else max
         return pick(counted, key=lambda one: one.value) if counted else None

@@ -33,7 +33,7 @@ def check_processes(processes: int, engine: str = "local", name: str = "processe
 def opened_pool(engine: str, module: str, size: int | None, *, of: str, folder: Path | None = None) -> Iterator[Pool]:
     """The processes of an engine, for a block. With `size=None`, Ray has one for each CPU of its cluster.
 
-    `folder` contains their runs. If a node does not have this folder, Ray copies its runs' files to it.
+    `folder` contains their runs. Ray copies files of runs to it from nodes without this folder.
     """
     if engine == "ray":
         from hetsim.sweeps.ray_pool import RayPool, connected

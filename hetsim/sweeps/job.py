@@ -126,7 +126,7 @@ def _run_of_sweep(config: DictConfig, folder: Path) -> Outcome:
 
 
 def finished_outcome(folder: Path, typed: Sequence[str], identity: str, sweep: DictConfig) -> Outcome | None:
-    """The outcome of the run with this identity, if its folder in the sweep contains it. None otherwise, or if the folder is a link."""
+    """The outcome of the run with this identity, if its folder in the sweep contains it. None otherwise, or if its path contains a link."""
     if _link_to(Path(os.path.abspath(folder)), Path(os.path.abspath(sweep.hydra.sweep.dir))):
         return None
     summary = finished_summary(folder, identity)

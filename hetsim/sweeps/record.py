@@ -113,7 +113,7 @@ class SweepRecord(Callback):
             job_return.status, job_return.return_value = JobStatus.FAILED, error  # Hydra raises it in the process of the command
 
     def ended(self) -> list[Outcome]:
-        """The outcomes of the runs. Raises ValueError without any."""
+        """The outcomes of the runs. Raises ValueError if there are none."""
         assert self._files is not None
         written = sorted(self._files.glob("*.json"), key=lambda path: int(path.stem))
         outcomes = [*self.outcomes, *(Outcome.from_json(path.read_text(encoding="utf-8")) for path in written)]

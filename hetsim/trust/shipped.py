@@ -39,7 +39,7 @@ def choice(group: str, entry: Mapping[str, Any]) -> str:
 
 
 def choices_with(group: str, key: str) -> str:
-    """'take GROUP=A or B, which has …' with the choices of a group whose configs have this key; an empty string without any."""
+    """'take GROUP=A or B, which has …' with the choices of a group whose configs have this key; an empty string if there are none."""
     *others, last = [choice for choice, keys in choices(group).items() if key in keys] or [""]
     return f"take {group}={', '.join(others)}{' or ' if others else ''}{last}, which has {key}" if last else ""
 

@@ -178,7 +178,7 @@ def _cut(order: Indices, num_parts: int) -> list[Indices]:
 
 
 def _whole(quotas: NDArray[np.float64], total: int) -> Indices:
-    """Whole numbers with this sum, in proportion to the quotas, by largest remainder."""
+    """The quotas as whole numbers with this sum, by largest remainder."""
     whole = np.floor(quotas).astype(np.int64)
     whole[np.argsort(whole - quotas, kind="stable")[: total - int(whole.sum())]] += 1
     return whole

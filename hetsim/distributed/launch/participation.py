@@ -104,7 +104,7 @@ def can_go_on(run: RankRun) -> bool:
 
 
 def resumed(experiment: Experiment, task: Task, optimizers: Optimizers) -> Checkpoint | None:
-    """The checkpoint from which the run resumes, checked; None without one."""
+    """The checkpoint from which the run resumes, checked; None if there is none."""
     if experiment.resume is None:
         return None
     checkpoint = load(experiment.resume, experiment, task, optimizers)

@@ -85,7 +85,7 @@ class Upcoming:
 
     @property
     def next_seconds(self) -> float:
-        """The time of the next fault, in seconds of the run; infinite without one."""
+        """The time of the next fault, in seconds of the run; infinite if there is none."""
         return self._upcoming[0].seconds if self._upcoming else math.inf
 
     def due(self, seconds: float) -> Sequence[Fault]:

@@ -196,7 +196,7 @@ class Membership:
         self._store.set(SAVED, str(version))
 
     def newest_saved(self) -> int | None:
-        """The version of the newest complete checkpoint of this run; None without one."""
+        """The version of the newest complete checkpoint of this run; None if there is none."""
         return of_peer(self._store, SAVED, partial(checks.whole, "version", least=0)) if self._store.check([SAVED]) else None
 
     def tell_over(self) -> None:

@@ -127,7 +127,7 @@ class CpuCgroupV2(CpuCgroup):
 
 
 def own_cgroup(root: Path = Path("/")) -> CpuCgroup:
-    """The calling thread's cgroup of the CPU controller. `root` is the root of all paths. Raises OSError with a phrase without one."""
+    """The calling thread's cgroup of the CPU controller. `root` is the root of all paths. Raises OSError with a phrase if there is none."""
     try:
         memberships = (root / "proc/thread-self/cgroup").read_text().splitlines()
         mounts = (root / "proc/self/mountinfo").read_text().splitlines()

@@ -44,7 +44,7 @@ class Side:
 
     @property
     def seeds(self) -> list[Any]:
-        """The distinct seeds of the runs, in order. Runs without a seed in their summary get the seed of the first config."""
+        """The distinct seeds of the runs, in order. If no summary contains a seed, the seed of the first run's config."""
         said = {summary["seed"] for summary in self.summaries if "seed" in summary}
         return sorted(said) if said else [self.config.get("seed")]
 

@@ -137,7 +137,7 @@ def _crossing(before: tuple[float, float], after: tuple[float, float], goal: flo
 
 
 def highest_accuracy(points: Sequence[LossPoint]) -> float | None:
-    """The highest test accuracy of a learning curve; None without any."""
+    """The highest test accuracy of a learning curve; None if there is none."""
     return max((accuracy for _, _, accuracy in points if accuracy is not None), default=None)
 
 

@@ -52,7 +52,7 @@ class FinishedRun:
 
     @property
     def highest_accuracy(self) -> float | None:
-        """The highest test accuracy of the learning curve; None without any."""
+        """The highest test accuracy of the learning curve; None if there is none."""
         return highest_accuracy(self.points) if self.stored is None else self.stored.highest_accuracy()
 
     def time_to(self, *, accuracy: float | None = None, loss: float | None = None) -> float | None:

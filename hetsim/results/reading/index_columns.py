@@ -140,7 +140,7 @@ class StoredCurve:
         return self.all.points(self.row)
 
     def highest_accuracy(self) -> float | None:
-        """The highest test accuracy; None without any."""
+        """The highest test accuracy; None if there is none."""
         found = self.all.highest(2)
         return highest_accuracy(self.points()) if found is None else found[self.row]
 
