@@ -191,7 +191,7 @@ class Supervision:
         return True
 
     def _lose(self, process: RankProcess, end: End, ended_at: float) -> None:
-        """The run continues without this process. If a new process of its rank will come, this is known before the loss."""
+        """Report the loss of a process that the run survives. If a new process of its rank is to join, start it first."""
         if end.order is not None:
             process.why = f"lost its connections ({end.answer})"
         if process.back_at < math.inf and not self.failures:

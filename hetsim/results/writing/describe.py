@@ -43,7 +43,7 @@ def describe(summary: Mapping[str, Any]) -> str:
 
 
 def _losses(losses: Any) -> str:
-    """The numbers of lost and joined processes, and the measured times; empty if there are none, or if the summary's entry is unreadable."""
+    """The numbers of lost and joined processes, and the measured times; empty if there are none or the entry is unreadable."""
     if not isinstance(losses, Mapping):
         return ""
     said = []
