@@ -28,6 +28,7 @@ from hetsim.cli import methods as command
 from hetsim.cli.compare import main as compare_main
 from hetsim.cli.main import main
 from hetsim.cli.table import main as table_main
+from hetsim.cluster.collectives import ALGORITHMS
 from hetsim.cluster.parse.cluster import parse_cluster
 from hetsim.config import methods
 from hetsim.config.build import build_experiment
@@ -117,6 +118,14 @@ def test_every_key_of_a_cluster_is_in_cluster_md(tmp_path: Path, monkeypatch: py
     in_code = " ".join(re.findall(r"`[^`\n]+`", CLUSTER))
     unnamed = {(part, key) for part, keys in known.items() for key in keys if not re.search(rf"\b{key}\b", in_code)}
     assert not unnamed
+
+
+def test_every_all_reduce_is_in_cluster_md() -> None:
+    """In the row of its key, and with its steps."""
+    (row,) = re.findall(r"^\| `all_reduce` \| \|(.*)", CLUSTER, flags=re.MULTILINE)
+
+    assert set(re.findall(r"`(\w+)`", row)) == set(ALGORITHMS)
+    assert set(re.findall(r"^> `(\w+)`: ", CLUSTER, flags=re.MULTILINE)) >= set(ALGORITHMS)
 
 
 def test_every_shipped_cluster_is_in_cluster_md() -> None:
