@@ -33,6 +33,8 @@ from hetsim.cluster.parse.cluster import parse_cluster
 from hetsim.config import methods
 from hetsim.config.build import build_experiment
 from hetsim.config.compose import composed
+from hetsim.results.tables.metrics import METRICS
+from hetsim.runtime.world import effect_types
 from hetsim.sweeps import job
 from hetsim.trust.shipped import configs
 
@@ -126,6 +128,22 @@ def test_every_all_reduce_is_in_cluster_md() -> None:
 
     assert set(re.findall(r"`(\w+)`", row)) == set(ALGORITHMS)
     assert set(re.findall(r"^> `(\w+)`: ", CLUSTER, flags=re.MULTILINE)) >= set(ALGORITHMS)
+
+
+def test_every_effect_is_explained() -> None:
+    """In the table of own-method.md; those that programs of one's own do not ask for, in design.md."""
+    named = [set(re.findall(r"`(\w+)\(", pages.text(page))) for page in ("own-method.md", "design.md")]
+
+    assert {kind.__name__ for kind in effect_types()} - named[0] == {"GradientSum", "Regroup"}
+    assert named[1] >= {"GradientSum", "Regroup"}
+
+
+def test_every_number_to_rank_by_is_in_sweeps_md() -> None:
+    """In the table below `--metric NAME`."""
+    (table,) = re.findall(r"^\| number \| what it is \|\n(.*?)\n\n", pages.text("sweeps.md"), flags=re.MULTILINE | re.DOTALL)
+    named = [name for row in re.findall(r"^\|([^|]*)\|", table, flags=re.MULTILINE) for name in re.findall(r"`([\w.]+)`", row)]
+
+    assert set(named) == {*METRICS, "final.NAME"}
 
 
 def test_every_shipped_cluster_is_in_cluster_md() -> None:

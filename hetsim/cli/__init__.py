@@ -1,1 +1,1 @@
-"""The commands of hetsim. The only package that knows Hydra."""
+"""The commands of hetsim: argparse and one call each."""

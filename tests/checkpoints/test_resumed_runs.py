@@ -18,8 +18,9 @@ from test_every_method import short
 from worlds import NO_NETWORK, UNEVEN, cluster, experiment, node, tiles
 
 from hetsim.checkpoints import saver
+from hetsim.checkpoints.file import FORMAT
 from hetsim.checkpoints.folder import newest
-from hetsim.checkpoints.resume import APPLIED
+from hetsim.checkpoints.resume import APPLIED, PROGRESS
 from hetsim.coordination.all_reduce import SynchronousAllReduce
 from hetsim.coordination.delayed_all_reduce import DelayedAllReduce
 from hetsim.coordination.local_steps import LocalSteps
@@ -30,7 +31,7 @@ from hetsim.runtime.checkpointing import Due
 from hetsim.runtime.experiment import Experiment
 from hetsim.runtime.metrics import Applied
 from hetsim.runtime.preparation import OF_POLICIES, among_others
-from hetsim.runtime.rank import Checkpoint
+from hetsim.runtime.rank import Checkpoint, RankState
 from hetsim.trust.shipped import configs
 
 SAVED: dict[str, Any] = {"checkpoint": {"every_updates": 4}, "trace": "full"}
@@ -291,6 +292,23 @@ def test_among_other_workers_all_but_the_policies_continues() -> None:
     assert kept == marks.keys() - set(OF_POLICIES)
     assert resumed == replace(saved, state=resumed.state)
     assert resumed.progress is progress
+
+
+def test_the_fields_of_format_1() -> None:
+    """A file with other fields is refused. Raise FORMAT with them if a released version wrote this one, so that the refusal says why."""
+    names = {kind.__name__: " ".join(its.name for its in fields(kind) if its.init) for kind in (Checkpoint, State, RankState)}
+
+    assert (FORMAT, names) == (
+        1,
+        {
+            "Checkpoint": "state ranks seconds progress",
+            "State": (
+                "version weights next_sample num_samples num_samples_discarded allocation compensation admission measured outstanding"
+            ),
+            "RankState": "rank version epoch optimizer local_optimizer own num_gradients num_updates num_messages",
+        },
+    )
+    assert " ".join(PROGRESS) == "applied curve divergence profile_seconds first_sample activity trace"
 
 
 def test_what_is_counted_of_contributions_survives_a_checkpoint() -> None:

@@ -33,6 +33,7 @@ def finish_run(folder: Path, written: Collection[str]) -> None:
 
     The earlier run's summary goes first: if the process is killed between two names, no summary stands beside files that are not its own.
     """
+    assert set(written) <= set(FILES), "FILES lacks a file of this run, which would keep its temporary name"
     others = [folder / name for name in FILES if name not in written]
     replaced = [folder / "summary.json", *others, *map(unfinished, others)]
     finish([folder / name for name in FILES if name in written], instead_of=replaced)
