@@ -10,8 +10,8 @@ from typing import Any
 
 from hetsim.calibration.doubts import doubts
 from hetsim.calibration.fit import LEAST_COLD, LEAST_SECONDS, Cold, Line, Steps, alone_of, busy_speeds, means, shown
-from hetsim.calibration.measured import AT_OWN_PACE, IN_STEP, Measured, Process
 from hetsim.calibration.noise import Noise
+from hetsim.calibration.readings import AT_OWN_PACE, IN_STEP, Measured, Process
 from hetsim.calibration.sharing import sharing_noise
 from hetsim.cluster.hosts import Host
 from hetsim.cluster.model import Cluster, Network, Node, Server

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from hetsim.calibration.fit import Steps
-from hetsim.calibration.measured import Reading
+from hetsim.calibration.readings import Reading
 
 MOST_ERROR = 0.1
 """Of gradients at batch sizes that the fit has not seen, relative."""

@@ -108,7 +108,7 @@ class Checkpoint:
     seconds: tuple[float, ...] = ()
     """The run's clock at the commit of each rank, or of the server, by rank; empty: the run continues at 0."""
     progress: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
-    """What the recorders had seen of the run by then (`hetsim.runtime.record`); empty: nothing."""
+    """What the recorders had seen of the run by then (`hetsim.runtime.run_record`); empty: nothing."""
 
     @property
     def began(self) -> float:

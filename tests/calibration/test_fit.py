@@ -16,8 +16,8 @@ import worlds
 from hetsim.calibration.cluster import KEPT, calibrated, work_of_ends
 from hetsim.calibration.fit import Cold, Line, Steps, busy_speeds
 from hetsim.calibration.machine import machine_seconds
-from hetsim.calibration.measured import AT_OWN_PACE, IN_STEP, Measured, Reading
 from hetsim.calibration.measuring.balance import balance_seconds, ends_at
+from hetsim.calibration.readings import AT_OWN_PACE, IN_STEP, Measured, Reading
 from hetsim.cluster.hosts import Host
 from hetsim.cluster.model import Cluster, Network, Node, Server
 from hetsim.cluster.parse.cluster import parse_cluster

@@ -38,8 +38,8 @@ from hetsim.runtime.nonfinite import NonfiniteGradients
 from hetsim.runtime.preparation import prepare
 from hetsim.runtime.profiling import Profile
 from hetsim.runtime.rank import Checkpoint, RankState
-from hetsim.runtime.record import RunRecord
 from hetsim.runtime.recorder import COMMIT, GRADIENT
+from hetsim.runtime.run_record import RunRecord
 from hetsim.runtime.trace import Trace, as_table
 from hetsim.vector import Phantom
 
