@@ -70,10 +70,13 @@ def test_the_code_in_methods_md_is_the_code() -> None:
     assert PAGE.count("<!-- source: ") > 20
 
 
-def test_the_code_in_cluster_md_is_the_code() -> None:
+@pytest.mark.parametrize(("page", "quoted"), [("cluster.md", "source: "), ("catalogue.md", "catalogue: gpus")])
+def test_what_a_page_quotes_is_the_code(page: str, quoted: str) -> None:
     """`python docs/refresh.py` changes nothing."""
-    assert loaded(DOCS / "refresh.py").refreshed(CLUSTER) == CLUSTER
-    assert "<!-- source: " in CLUSTER
+    text = pages.text(page)
+
+    assert loaded(DOCS / "refresh.py").refreshed(text) == text
+    assert f"<!-- {quoted}" in text
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 13), reason="argparse prints other texts from Python 3.13 on")
