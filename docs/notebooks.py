@@ -94,7 +94,8 @@ class Notebook(MystParser):
 
     def parse(self, inputstring: str, document: Any) -> None:
         """Parse a notebook into a document."""
-        super().parse(in_markdown(json.loads(inputstring)), document)
+        download = f"{{download}}`Download this notebook <{Path(document['source']).name}>`."
+        super().parse(f"{in_markdown(json.loads(inputstring))}\n\n{download}\n", document)
 
 
 if __name__ == "__main__":
