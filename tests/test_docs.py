@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 import shlex
@@ -11,7 +10,6 @@ import textwrap
 import tomllib
 from collections.abc import Collection
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import mutations
@@ -20,6 +18,7 @@ import pytest
 from methods import SHIPPED
 from mutations import MUTATIONS
 from omegaconf import OmegaConf
+from pages import loaded
 from quotas import refused
 from worlds import experiment, simulate
 
@@ -52,16 +51,6 @@ SMALLER = {
     "digits": {"model_options": {"width": 2}},
 }
 """The workload of each experiment, so small that its test takes little time; digits for images."""
-
-
-def loaded(path: Path) -> ModuleType:
-    """A file as a module."""
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def test_the_code_in_methods_md_is_the_code() -> None:

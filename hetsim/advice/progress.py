@@ -1,13 +1,14 @@
-"""How far an advice has come: a bar with the time left on a terminal, and who may end it early."""
+"""How far an advice has come: a bar with the time left, and who may end it early."""
 
 from __future__ import annotations
 
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+
+from hetsim.runtime.bars import bar
 
 LAYOUT = "{desc}: {percentage:3.0f} % |{bar}| {elapsed} < {remaining}"
 
@@ -17,21 +18,19 @@ class StoppedEarly(Exception):
 
 
 class Progress:
-    """A bar on standard error if that is a terminal. `stop` asks the advice to end with the best so far, and says why."""
+    """A bar, if somebody sees it. `stop` asks the advice to end with the best so far, and says why."""
 
     def __init__(self, *, shown: bool = True) -> None:
         self.reason: str | None = None
         self._on_stop: list[Callable[[], object]] = []
         self._bar: Any = None
-        self._shown = shown and sys.stderr.isatty()
+        self._shown = shown
 
     def begin(self, name: str, units: float) -> None:
         """Start the bar of the next part, with `units` of expected work."""
         self.close()
         if self._shown:
-            from tqdm import tqdm
-
-            self._bar = tqdm(total=units, desc=name, leave=False, bar_format=LAYOUT)
+            self._bar = bar(total=units, desc=name, bar_format=LAYOUT)
 
     def did(self, units: float) -> None:
         """So many are done."""
