@@ -35,7 +35,7 @@ from hetsim.config.build import build_experiment
 from hetsim.effects import Batch
 from hetsim.runtime.experiment import Experiment
 from hetsim.runtime.trace import Trace
-from hetsim.sim.processes import AUTO
+from hetsim.sim.gradient_processes import AUTO
 from hetsim.sim.world import EventWorld
 from hetsim.trust.shipped import configs
 from hetsim.workloads.data.base import Arrays

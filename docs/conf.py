@@ -3,14 +3,21 @@
 The source is the top of the repository, so that a link between pages, studies and code is the same link in the repository and on the site.
 """
 
+import sys
+from pathlib import Path
+
 from hetsim.version import __version__
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from notebooks import Notebook
 
 project = "hetsim"
 author = "the hetsim developers"
 release = __version__
 root_doc = "docs/index"
-include_patterns = ["docs/**.md", "studies/**.md", "CHANGELOG.md", "CONTRIBUTING.md"]
-exclude_patterns = ["**/tables.md"]
+include_patterns = ["docs/**.md", "docs/**.ipynb", "studies/**.md", "CHANGELOG.md", "CONTRIBUTING.md"]
+exclude_patterns = ["**/tables.md", "**/.ipynb_checkpoints"]
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
 myst_enable_extensions = ["dollarmath", "smartquotes"]
@@ -30,3 +37,9 @@ html_css_files = ["site.css"]
 html_show_sphinx = False
 html_show_copyright = False
 html_copy_source = False
+
+
+def setup(app):
+    """Let a notebook be a page, as it is stored: no cell runs."""
+    app.add_source_suffix(".ipynb", "notebook")
+    app.add_source_parser(Notebook)

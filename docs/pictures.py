@@ -17,7 +17,7 @@ import matplotlib
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from hetsim.cluster.collectives import Collectives
+from hetsim.cluster.collectives import ALGORITHMS, Collectives
 from hetsim.cluster.model import Cluster
 from hetsim.cluster.parse.cluster import parse_cluster
 from hetsim.coordination.all_reduce import SynchronousAllReduce
@@ -48,7 +48,7 @@ STYLE = {"font.size": 9, "axes.labelcolor": INK, "legend.fontsize": 8, "legend.f
 SMALL = {"ha": "center", "va": "center", "fontsize": 8}
 MB, TEN_GBIT = 1e6, 1.25e9
 PLAIN = {"latency_seconds": 0.0, "bytes_per_second": 1e12, "sharing": "none"}
-ALGORITHMS = {"ring": COMPUTE, "halving_doubling": STEP, "two_level": AGAIN}
+COLOURS = dict(zip(ALGORITHMS, (COMPUTE, STEP, AGAIN), strict=True))
 Row = namedtuple("Row", COLUMNS)
 
 
@@ -187,7 +187,7 @@ def racks() -> Figure:
             pushes[name].append(1000 * fmean(r.end - r.start for r in sent if r.rank // size == place))
     for (name, seconds), colour in zip(pushes.items(), (COMPUTE, STEP), strict=True):
         left.plot(times, seconds, "o-", color=colour, label=name, linewidth=1.6, markersize=5)
-    for name, colour in ALGORITHMS.items():
+    for name, colour in COLOURS.items():
         seconds = []
         for k in times:
             rows = simulated(in_racks(2 * size, size, k, name), 2, 2 * size, server=False, nbytes=20 * MB)
@@ -216,7 +216,7 @@ def collectives() -> Figure:
     figure, (left, right) = panels(2)
     sizes, nodes = [2**k for k in range(10, 30, 2)], [8, 16, 32, 64, 128, 256]
     for axes, places, ends in ((left, sizes, [(64, size, 0.0) for size in sizes]), (right, nodes, [(num, 2**20, 60e-6) for num in nodes])):
-        for name, colour in ALGORITHMS.items():
+        for name, colour in COLOURS.items():
             taken = [Collectives(in_racks(num, 8, 4, name, apart)).all_reduce_seconds(size) for num, size, apart in ends]
             axes.loglog(places, [1000 * seconds for seconds in taken], color=colour, label=name, linewidth=1.6)
         taken = [by_transfers(in_racks(num, 8, 4, apart=apart), size) for num, size, apart in ends]

@@ -4,7 +4,7 @@
 
 `<!-- source: package.module:Class.function -->` is followed by that function's source, `<!-- methods -->` by the table of methods,
 `<!-- help: hetsim-COMMAND -->` by what the command prints for --help, `<!-- catalogue: TABLE -->` by a table of GPUs, models, sources or
-errors; each ends at `<!-- end -->`.
+errors; each ends at `<!-- end -->`. The outputs of the notebook are docs/notebooks.py's: it trains, and its measured numbers always change.
 """
 
 from __future__ import annotations

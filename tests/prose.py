@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import json
 import re
 import sys
 from collections.abc import Iterator
@@ -22,15 +23,17 @@ ITEM = re.compile(r"\s*(?:[-*>]|\d+\.)\s")
 
 def files() -> list[Path]:
     """All pages and all modules of the project."""
-    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "studies").rglob("*.md")]
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "docs").rglob("*.ipynb"), *(ROOT / "studies").rglob("*.md")]
     return sorted([*pages, *(path for folder in PYTHON for path in (ROOT / folder).rglob("*.py"))])
 
 
 def too_long(path: Path) -> list[str]:
     """Each sentence and each paragraph of a file that has too many words, with their number."""
     text = path.read_text(encoding="utf-8")
+    if path.suffix == ".ipynb":
+        text = "\n\n".join("".join(cell["source"]) for cell in json.loads(text)["cells"] if cell["cell_type"] == "markdown")
     found = []
-    for paragraph in paragraphs(text) if path.suffix == ".md" else docstrings(text):
+    for paragraph in docstrings(text) if path.suffix == ".py" else paragraphs(text):
         count = len(paragraph.split())
         if count > MAX_WORDS_OF_A_PARAGRAPH:
             found.append(f"a paragraph of {count} words: {paragraph[:80]} …")

@@ -21,6 +21,7 @@ from hetsim.cli.main import main
 from hetsim.config.arguments import options_first
 from hetsim.distributed import Processes
 from hetsim.results.comparison.numbers import relative_error
+from hetsim.results.reading.schema import SUMMARY
 from hetsim.sweeps import job
 from hetsim.trust.shipped import configs
 
@@ -473,6 +474,7 @@ def test_a_run_leaves_the_files_of_the_design(tmp_path: Path, monkeypatch: pytes
         *("seconds", "updates_per_second", "samples_per_second", "staleness_mean", "staleness_max", "idle_share", "batch_sizes"),
         *("final", "per_worker", "wall_seconds"),
     }
+    assert set(summary) == {key for key in SUMMARY if "." not in key} - {"calibrated"}
     assert set(summary["final"]) == {"train_loss", "test_accuracy"}
     assert set(summary["per_worker"][0]) == {
         *("rank", "iterations", "samples", "compute_seconds", "update_seconds", "wait_seconds", "down_seconds", "staleness_mean")

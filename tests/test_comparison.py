@@ -23,7 +23,7 @@ from hetsim.results.comparison.text import in_points, render
 from hetsim.results.comparison.time_use import TimeUse, Total, time_use
 from hetsim.results.comparison.traced import Rows, read_rows
 from hetsim.results.comparison.where import intervals, seconds_per_update, sentence
-from hetsim.results.reading.finished import read_summary
+from hetsim.results.reading.summary_and_curve import read_summary
 from hetsim.results.writing.figures import curves, mean_line
 from hetsim.runtime.recorder import ALL_REDUCE, DOWN, GRADIENT, MESSAGE, UPDATE
 from hetsim.runtime.trace import as_table

@@ -25,7 +25,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from hetsim.config.guard.compositions import Compositions, Template, compositions, of_own_files, own_config, quickly_composed
-from hetsim.config.identity import entries_of, identity, without_hydra
+from hetsim.config.written_config import entries_of, identity, without_hydra
 from hetsim.sweeps import job
 from hetsim.sweeps.varied import Varied
 from hetsim.trust.shipped import configs

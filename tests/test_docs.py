@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 import shlex
@@ -11,7 +10,6 @@ import textwrap
 import tomllib
 from collections.abc import Collection
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import mutations
@@ -20,6 +18,7 @@ import pytest
 from methods import SHIPPED
 from mutations import MUTATIONS
 from omegaconf import OmegaConf
+from pages import loaded
 from quotas import refused
 from worlds import experiment, simulate
 
@@ -28,10 +27,13 @@ from hetsim.cli import methods as command
 from hetsim.cli.compare import main as compare_main
 from hetsim.cli.main import main
 from hetsim.cli.table import main as table_main
+from hetsim.cluster.collectives import ALGORITHMS
 from hetsim.cluster.parse.cluster import parse_cluster
 from hetsim.config import methods
 from hetsim.config.build import build_experiment
 from hetsim.config.compose import composed
+from hetsim.results.tables.metrics import METRICS
+from hetsim.runtime.world import effect_types
 from hetsim.sweeps import job
 from hetsim.trust.shipped import configs
 
@@ -51,26 +53,19 @@ SMALLER = {
 """The workload of each experiment, so small that its test takes little time; digits for images."""
 
 
-def loaded(path: Path) -> ModuleType:
-    """A file as a module."""
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_the_code_in_methods_md_is_the_code() -> None:
     """Every quoted function, and the table of methods: `python docs/refresh.py` changes nothing."""
     assert loaded(DOCS / "refresh.py").refreshed(PAGE) == PAGE
     assert PAGE.count("<!-- source: ") > 20
 
 
-def test_the_code_in_cluster_md_is_the_code() -> None:
+@pytest.mark.parametrize(("page", "quoted"), [("cluster.md", "source: "), ("catalogue.md", "catalogue: gpus")])
+def test_what_a_page_quotes_is_the_code(page: str, quoted: str) -> None:
     """`python docs/refresh.py` changes nothing."""
-    assert loaded(DOCS / "refresh.py").refreshed(CLUSTER) == CLUSTER
-    assert "<!-- source: " in CLUSTER
+    text = pages.text(page)
+
+    assert loaded(DOCS / "refresh.py").refreshed(text) == text
+    assert f"<!-- {quoted}" in text
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 13), reason="argparse prints other texts from Python 3.13 on")
@@ -117,6 +112,30 @@ def test_every_key_of_a_cluster_is_in_cluster_md(tmp_path: Path, monkeypatch: py
     in_code = " ".join(re.findall(r"`[^`\n]+`", CLUSTER))
     unnamed = {(part, key) for part, keys in known.items() for key in keys if not re.search(rf"\b{key}\b", in_code)}
     assert not unnamed
+
+
+def test_every_all_reduce_is_in_cluster_md() -> None:
+    """In the row of its key, and with its steps."""
+    (row,) = re.findall(r"^\| `all_reduce` \| \|(.*)", CLUSTER, flags=re.MULTILINE)
+
+    assert set(re.findall(r"`(\w+)`", row)) == set(ALGORITHMS)
+    assert set(re.findall(r"^> `(\w+)`: ", CLUSTER, flags=re.MULTILINE)) >= set(ALGORITHMS)
+
+
+def test_every_effect_is_explained() -> None:
+    """In the table of own-method.md; those that programs of one's own do not ask for, in design.md."""
+    named = [set(re.findall(r"`(\w+)\(", pages.text(page))) for page in ("own-method.md", "design.md")]
+
+    assert {kind.__name__ for kind in effect_types()} - named[0] == {"GradientSum", "Regroup"}
+    assert named[1] >= {"GradientSum", "Regroup"}
+
+
+def test_every_number_to_rank_by_is_in_sweeps_md() -> None:
+    """In the table below `--metric NAME`."""
+    (table,) = re.findall(r"^\| number \| what it is \|\n(.*?)\n\n", pages.text("sweeps.md"), flags=re.MULTILINE | re.DOTALL)
+    named = [name for row in re.findall(r"^\|([^|]*)\|", table, flags=re.MULTILINE) for name in re.findall(r"`([\w.]+)`", row)]
+
+    assert set(named) == {*METRICS, "final.NAME"}
 
 
 def test_every_shipped_cluster_is_in_cluster_md() -> None:

@@ -124,10 +124,30 @@ def test_every_file_that_a_page_for_developers_names_exists(page: str) -> None:
     assert missing == set()
 
 
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+
+
+def test_every_name_in_where_to_add_what_is_in_a_file_of_its_row() -> None:
+    """A class, a function or a table that was renamed or moved no longer stands in the files that its row names."""
+    rows = [row for row in CONTRIBUTING.splitlines() if row.startswith("| ") and "/" in row]
+    missing = {}
+    for row in rows:
+        places = [place / path for path in re.findall(r"`((?:[\w-]+/)*[\w-]+\.\w+)`", row) for place in (ROOT / "hetsim", ROOT)]
+        text = "".join(path.read_text(encoding="utf-8") for path in places if path.is_file())
+        names = {name for name in re.findall(r"`(\w+)(?:\([\w, ]*\))?`", row) if "NAME" not in name}
+        if lacking := {name for name in names if not re.search(rf"\b{name}\b", text)}:
+            missing[row[:40]] = lacking
+
+    assert len(rows) > 20
+    assert missing == {}
+
+
 def test_the_map_of_the_code_has_every_room() -> None:
-    """Each folder of the package stands in the tree of CONTRIBUTING.md."""
-    tree = re.search(r"```\nhetsim/\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), flags=re.DOTALL)
+    """Each folder of the package stands in the tree of CONTRIBUTING.md, and each file of a Team, whose names say little by themselves."""
+    tree = re.search(r"```\nhetsim/\n(.*?)```", CONTRIBUTING, flags=re.DOTALL)
     assert tree is not None
+    files = {path.name for path in (ROOT / "hetsim" / "ddp").glob("*.py")} - {"__init__.py"}
+    assert files - set(re.findall(r"\w+\.py", tree[1].split("  ddp/")[1].split("How it is started")[0])) == set()
     rooms = {path.parent.name for path in (ROOT / "hetsim").rglob("__init__.py") if path.parent != ROOT / "hetsim"}
 
     assert rooms - set(re.findall(r"(\w+)/", tree[1])) == set()

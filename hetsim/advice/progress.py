@@ -1,13 +1,14 @@
-"""The progress of an advice: a bar with the remaining time on a terminal, and requests to end early."""
+"""The progress of an advice: a bar with the remaining time, and requests to end early."""
 
 from __future__ import annotations
 
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+
+from hetsim.runtime.bars import bar
 
 LAYOUT = "{desc}: {percentage:3.0f} % |{bar}| {elapsed} < {remaining}"
 
@@ -17,21 +18,19 @@ class StoppedEarly(Exception):
 
 
 class Progress:
-    """A bar on standard error, if that is a terminal. `stop` ends the advice with the best result so far, and gives the reason."""
+    """A bar, if a terminal or notebook shows it. `stop` ends the advice with the best result so far, and gives the reason."""
 
     def __init__(self, *, shown: bool = True) -> None:
         self.reason: str | None = None
         self._on_stop: list[Callable[[], object]] = []
         self._bar: Any = None
-        self._shown = shown and sys.stderr.isatty()
+        self._shown = shown
 
     def begin(self, name: str, units: float) -> None:
         """Start the bar of the next part, with `units` of expected work."""
         self.close()
         if self._shown:
-            from tqdm import tqdm
-
-            self._bar = tqdm(total=units, desc=name, leave=False, bar_format=LAYOUT)
+            self._bar = bar(total=units, desc=name, bar_format=LAYOUT)
 
     def did(self, units: float) -> None:
         """Advance the bar by `units`."""

@@ -14,7 +14,7 @@ from hetsim.config.compose import composed
 from hetsim.config.errors import USERS, sentence
 from hetsim.config.start import check_download
 from hetsim.errors import RunFailed
-from hetsim.results.reading.finished import LossPoint, time_to
+from hetsim.results.reading.summary_and_curve import LossPoint, time_to
 from hetsim.runtime.curve import Point
 from hetsim.runtime.experiment import Experiment
 from hetsim.sim.backend import Simulation

@@ -26,8 +26,8 @@ from typing import Any, ParamSpec, TypeVar
 from hetsim.api.returned import Advice, Comparison, Run, Search, Table, printable_errors
 from hetsim.errors import RunFailed
 from hetsim.results.comparison.findings import compare as compared
-from hetsim.results.reading.finished import check_has, read_summary
 from hetsim.results.reading.finished_runs import finished_run, read_runs
+from hetsim.results.reading.summary_and_curve import check_has, read_summary
 from hetsim.results.tables.metrics import Target
 from hetsim.results.tables.question import Question
 from hetsim.results.tables.table import table as ranking

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -19,14 +20,14 @@ from hetsim.results.comparison.pictures import drawing
 from hetsim.results.comparison.staleness import Staleness
 from hetsim.results.comparison.text import render
 from hetsim.results.reading.config_file import read_config
-from hetsim.results.reading.finished import check_has, curve_table
 from hetsim.results.reading.intervals import read_intervals, read_trace
+from hetsim.results.reading.summary_and_curve import check_has, curve_table
 from hetsim.results.tables.files import arrow, html, markdown, write
 from hetsim.results.tables.picture import picture
 from hetsim.results.tables.rows import Row
 from hetsim.results.tables.table import Table as Ranking
 from hetsim.results.writing.describe import describe
-from hetsim.results.writing.figures import own_style, timeline
+from hetsim.results.writing.figures import own_style, save, timeline
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -67,6 +68,19 @@ def as_pandas(table: Any) -> Any:
     if importlib.util.find_spec("pandas") is None:
         raise ValueError("to_pandas needs the package pandas: pip install pandas")
     return table.to_pandas()
+
+
+def as_picture(figure: Any) -> Any:
+    """The same figure, which a notebook shows as a picture: by itself, Jupyter shows only figures of pyplot."""
+    if figure is not None:
+        figure._repr_png_ = partial(_png, figure)
+    return figure
+
+
+def _png(figure: Any) -> bytes:
+    image = io.BytesIO()
+    save(figure, image)
+    return image.getvalue()
 
 
 @dataclass(frozen=True, repr=False)
@@ -113,7 +127,7 @@ class Run(InNotebooks):
         size = self.summary["num_workers"]
         steps = read_intervals(self.folder / "trace.parquet", num_workers=size)
         with own_style():
-            return timeline([(f"{self.summary['method']} on {self.summary['cluster']}", steps)], num_workers=size)
+            return as_picture(timeline([(f"{self.summary['method']} on {self.summary['cluster']}", steps)], num_workers=size))
 
     def __repr__(self) -> str:
         return f"{describe(self.summary)}\n  files in {printable(os.path.relpath(self.folder))}"
@@ -217,7 +231,7 @@ class Table:
 
     def picture(self) -> Any:
         """A matplotlib figure with a point and an interval for each row, and the baseline."""
-        return picture(self.ranking)
+        return as_picture(picture(self.ranking))
 
     def write(self, folder: str | Path) -> None:
         """Write table.md, table.csv, table.parquet and table.png.
@@ -289,7 +303,7 @@ class Advice(InNotebooks):
 
     def picture(self) -> Any:
         """A matplotlib figure with the expected seconds, their intervals, and plain DDP."""
-        return self._drawn()
+        return as_picture(self._drawn())
 
     def __repr__(self) -> str:
         return self._said

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hetsim.api.calls import one_at_a_time
-from hetsim.api.returned import InNotebooks, Run, printable_errors
+from hetsim.api.returned import InNotebooks, Run, as_picture, printable_errors
 from hetsim.reports.page import Page
 from hetsim.trust.libraries import keep_processes_out
 
@@ -29,7 +29,7 @@ class Stragglers(InNotebooks):
         """A matplotlib figure with the heat map of ranks and steps."""
         from hetsim.straggling.picture import picture
 
-        return picture(self._found.found)
+        return as_picture(picture(self._found.found))
 
     def _page(self) -> Page:
         from hetsim.reports import of_stragglers

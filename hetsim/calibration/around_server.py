@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from hetsim.calibration.measured import AT_OWN_PACE, IN_STEP, Reading
 from hetsim.calibration.program import (
     FITTED,
     HELD_OUT,
@@ -19,6 +18,7 @@ from hetsim.calibration.program import (
     nothing,
     sizes_of,
 )
+from hetsim.calibration.readings import AT_OWN_PACE, IN_STEP, Reading
 from hetsim.calibration.sharing import PULL, PUSH
 from hetsim.coordination.plan import Plan
 from hetsim.coordination.state import State

@@ -10,13 +10,22 @@ from typing import Any
 
 from hetsim.calibration.doubts import doubts
 from hetsim.calibration.fit import LEAST_COLD, LEAST_SECONDS, Cold, Line, Steps, alone_of, busy_speeds, means, shown
-from hetsim.calibration.measured import AT_OWN_PACE, IN_STEP, Measured, Process
 from hetsim.calibration.noise import Noise
+from hetsim.calibration.readings import AT_OWN_PACE, IN_STEP, Measured, Process
 from hetsim.calibration.sharing import sharing_noise
 from hetsim.cluster.hosts import Host
-from hetsim.cluster.model import Cluster, Node, Server
+from hetsim.cluster.model import Cluster, Network, Node, Server
+from hetsim.cluster.racks import Between, Rack
 
 LINKS = ("uplink_bytes_per_second", "downlink_bytes_per_second")
+KEPT = {
+    Node: ("max_samples", "rack", "device", "cost_per_hour", *LINKS, "half_duplex"),
+    Server: ("rack", "device", *LINKS, "half_duplex"),
+    Rack: (*LINKS, "half_duplex", "latency_seconds", "within"),
+    Between: ("bytes_per_second", "latency_seconds"),
+    Network: ("sharing", "all_reduce"),
+}
+"""The described keys that are not measured, and are copied into the calibrated cluster. Zero, False and None are left out."""
 FASTEST = 1e12
 """The bytes per second if a larger message does not take longer than its work at both ends."""
 
@@ -115,6 +124,8 @@ def calibrated(
         row |= {"host": names[processes[rank].machine], **_quota(node, processes[rank], by_hetsim=capped_by_hetsim), **_kept(node)}
         nodes.append(row)
     server: dict[str, Any] = {"seconds_per_update": shown(given.server.seconds_per_update)}
+    if given.server.seconds_per_byte:
+        server["seconds_per_byte"] = shown(given.server.seconds_per_byte)
     service = None
     if around is not None:
         updates = _updates(around, num_workers)
@@ -171,10 +182,9 @@ def _updates(measured: Measured, rank: int) -> list[float]:
     return [reading.cpu_seconds for reading in measured.of(rank, "update in training") or measured.of(rank, "update")]
 
 
-def _kept(end: Node | Server) -> dict[str, Any]:
-    """The keys of a node or a server that are described and not measured."""
-    keys = ("max_samples", "rack", "device", *LINKS, "half_duplex")
-    return {key: value for key in keys if (value := getattr(end, key, None)) not in (None, False)}
+def _kept(part: Node | Server | Rack | Between | Network) -> dict[str, Any]:
+    """The keys of a part that are described and not measured."""
+    return {key: value for key in KEPT[type(part)] if (value := getattr(part, key)) not in (None, False)}
 
 
 def _quota(end: Node | Server, process: Process, *, by_hetsim: bool) -> dict[str, Any]:
@@ -234,7 +244,7 @@ def _tick(processes: Sequence[Process], machine: float) -> dict[str, float]:
 
 def _network(given: Cluster, among: Measured | None, around: Measured | None, *, capped: Measured | None = None) -> dict[str, Any]:
     """Latency, rate and CPU work of messages, and of all-reduces among workers without hetsim's caps. Links and racks are unchanged."""
-    network: dict[str, Any] = {"latency_seconds": 0.0, "bytes_per_second": FASTEST, "sharing": given.network.sharing}
+    network: dict[str, Any] = {"latency_seconds": 0.0, "bytes_per_second": FASTEST, **_kept(given.network)}
     cpu: dict[str, float] = {}
     ranks = range(given.num_workers)
     if around is not None:
@@ -267,13 +277,10 @@ def _network(given: Cluster, among: Measured | None, around: Measured | None, *,
         network["all_reduce_table"] = table
         if around is None:
             network["latency_seconds"] = shown(next(iter(wall_of.values())) / (2 * (given.num_workers - 1)))
-    racks = {
-        name: {
-            key: value for key in (*LINKS, "half_duplex", "latency_seconds", "within") if (value := getattr(rack, key)) not in (None, False)
-        }
-        for name, rack in given.network.racks.items()
-    }
-    return network | ({"racks": racks} if racks else {}) | {"cpu": cpu}
+    ways = [([str(rack).removeprefix("rack ") for rack in pair], way) for pair, way in given.network.between.items()]
+    network["racks"] = {name: _kept(rack) for name, rack in given.network.racks.items()}
+    network["between"] = [{"racks": sorted(names), **_kept(way)} for names, way in ways]
+    return {key: value for key, value in network.items() if value not in ({}, [])} | {"cpu": cpu}
 
 
 def _message(around: Measured, work: Line) -> dict[str, float]:
@@ -332,7 +339,7 @@ def in_exchanges(measured: Measured, alone: float) -> tuple[float, float]:
 
 def _wall(by_rank: Sequence[Mapping[int, float]], given: Cluster) -> Line:
     """The seconds of a message, as a line in its size. If the config gives links, the fastest path determines the slope."""
-    if not given.describes_links:
+    if not (given.describes_links or given.network.between):
         return Line.fitted(_mean_of(by_rank))
     lines = [Line.fitted(seconds) for seconds in by_rank]
     return Line(fmean(line.constant for line in lines), min(line.slope for line in lines))

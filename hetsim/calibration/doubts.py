@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from hetsim.calibration.fit import Steps
-from hetsim.calibration.measured import Reading
+from hetsim.calibration.readings import Reading
 
 MOST_ERROR = 0.1
 """The maximum relative error of gradients at held-out batch sizes."""

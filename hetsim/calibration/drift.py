@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import stdev
 
-from hetsim.calibration.measured import Measured, Reading
+from hetsim.calibration.readings import Measured, Reading
 from hetsim.cluster.compute_times import interpolated
 from hetsim.cluster.model import Cluster, Node
 

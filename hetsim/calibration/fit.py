@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hetsim.calibration.measured import Reading
 from hetsim.calibration.noise import Noise
+from hetsim.calibration.readings import Reading
 from hetsim.cluster.compute_times import interpolated
 
 AS_GOOD = 0.005

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from hetsim.calibration.machine import clocks_of_helpers, machine_seconds
-from hetsim.calibration.measured import IN_STEP, Measured, Reading
+from hetsim.calibration.readings import IN_STEP, Measured, Reading
 from hetsim.coordination.base import Coordination
 from hetsim.coordination.plan import Plan
 from hetsim.coordination.state import State

@@ -9,7 +9,7 @@ from statistics import fmean, median
 from typing import Any
 
 from hetsim.calibration.fit import shown
-from hetsim.calibration.measured import Measured
+from hetsim.calibration.readings import Measured
 from hetsim.cluster.connections import described_rates
 from hetsim.cluster.model import Cluster
 

@@ -18,7 +18,7 @@ from hetsim.coordination.state import State
 from hetsim.coordination.timings import UnreportedTimings
 from hetsim.runtime.curve import Point
 from hetsim.runtime.experiment import Experiment, Optimizers
-from hetsim.runtime.metrics import SUMMED
+from hetsim.runtime.metrics import PER_WORKER, SUMMED, TOTALS
 from hetsim.runtime.rank import Checkpoint, by_fragment
 from hetsim.runtime.trace import Trace
 from hetsim.vector import Phantom, piece, zeros_like
@@ -37,13 +37,10 @@ PROGRESS: dict[str, Any] = {
     "trace": tuple[str, ...],
 }
 APPLIED: dict[str, Any] = {
-    **dict.fromkeys(("count", "more_gradients", "staleness"), tuple[int, ...]),
+    **{name: tuple[kind, ...] for name, kind in PER_WORKER.items()},  # type: ignore[valid-type]
     "by_staleness": dict[int, int],
     "rounds": tuple[tuple[tuple[int, ...], int, int], ...],
-    "weight": tuple[float, ...],
-    "staleness_max": int,
-    "num_updates": int,
-    "seconds": float,
+    **TOTALS,
 }
 CURVE: dict[str, Any] = {
     "points": tuple[Point, ...],
@@ -204,7 +201,7 @@ def _check_progress(progress: Mapping[str, Any], fits: Fits) -> None:
         raise Unreadable("its learning curve is none")
     if not all(name.isidentifier() and len(name) <= MAX_LETTERS for point in points[:1] for name in point.evaluation.named()):
         raise Unreadable("its learning curve has a metric of another name")
-    counts = [len(progress["applied"][name]) for name in ("count", "more_gradients", "staleness", "weight")]
+    counts = [len(progress["applied"][name]) for name in PER_WORKER]
     if len(set(counts)) > 1:
         raise Unreadable("its counts are of several numbers of workers")
 

@@ -1,1 +1,1 @@
-"""The commands of hetsim."""
+"""The commands of hetsim: argparse and one call each."""

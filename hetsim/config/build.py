@@ -14,9 +14,9 @@ from omegaconf.errors import OmegaConfBaseException
 from hetsim import checks
 from hetsim.cluster.parse.cluster import parse_cluster
 from hetsim.cluster.quantities import in_si, with_whole_numbers
-from hetsim.config.cluster_model import check_model
 from hetsim.config.cluster_names import name_of
 from hetsim.config.errors import sentence
+from hetsim.config.model_size import check_model
 from hetsim.config.named_gpus import with_names
 from hetsim.config.resolved import resolved
 from hetsim.config.resumed import resumed_file

@@ -11,8 +11,8 @@ from omegaconf import DictConfig, OmegaConf
 from hetsim.config.errors import USERS, sentence
 from hetsim.config.guard import provenance
 from hetsim.config.guard.folders import check_folder
-from hetsim.config.identity import without_hydra
 from hetsim.config.typed_files import with_files
+from hetsim.config.written_config import without_hydra
 from hetsim.errors import RunFailed
 from hetsim.trust.shipped import configs
 

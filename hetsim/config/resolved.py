@@ -11,7 +11,7 @@ from typing import Any
 
 from hetsim.cluster.parse.network import default_sharing, spelled_out
 from hetsim.cluster.quantities import in_si
-from hetsim.config.cluster_model import with_model
+from hetsim.config.model_size import with_model
 from hetsim.config.named_gpus import with_names
 from hetsim.trust.registry import current_name
 from hetsim.workloads import device

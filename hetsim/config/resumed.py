@@ -13,7 +13,7 @@ from hetsim import checks
 from hetsim.checkpoints.folder import has_checkpoints, newest
 from hetsim.config.guard.references import check_keys, check_references
 from hetsim.config.guard.resolvers import restrict
-from hetsim.config.identity import entries_of, identity
+from hetsim.config.written_config import entries_of, identity
 from hetsim.results.reading.config_file import flattened, parsed, read_config
 from hetsim.results.reading.identity import finished_summary
 

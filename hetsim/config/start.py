@@ -15,8 +15,8 @@ from omegaconf import DictConfig
 from hetsim import checks
 from hetsim.checkpoints.folder import has_checkpoints, newest
 from hetsim.config.build import build_experiment, refuse_unread_rates
-from hetsim.config.identity import entries_of, identity
 from hetsim.config.resolved import resolved
+from hetsim.config.written_config import entries_of, identity
 from hetsim.config.yaml_text import as_yaml
 from hetsim.distributed.environment import check_alone, is_launched
 from hetsim.results.reading.identity import check_holds_no_other, config_header, identity_in

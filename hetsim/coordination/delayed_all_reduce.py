@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from hetsim.coordination.all_reduce import REASON_UNCOMPRESSED, SynchronousAllReduce, contributions
 from hetsim.coordination.contributions import SynchronousContributions
-from hetsim.coordination.one_step_delay import OneStepDelay
+from hetsim.coordination.delayed_base import OneStepDelay
 from hetsim.coordination.plan import Plan, Split
 from hetsim.coordination.state import State
 from hetsim.coordination.timings import UnreportedTimings

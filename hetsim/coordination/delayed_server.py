@@ -9,7 +9,7 @@ from itertools import count
 from typing import ClassVar
 
 from hetsim import checks
-from hetsim.coordination.one_step_delay import OneStepDelay
+from hetsim.coordination.delayed_base import OneStepDelay
 from hetsim.coordination.plan import Plan, cursors
 from hetsim.coordination.pushes import Pushes
 from hetsim.coordination.state import State

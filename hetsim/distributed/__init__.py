@@ -1,4 +1,4 @@
-"""The distributed backend answers a method's effects with processes. Only this package imports torch.distributed."""
+"""The distributed backend answers a method's effects with processes. Only this package and `ddp` import torch.distributed."""
 
 from __future__ import annotations
 

@@ -9,11 +9,11 @@ from typing import Any
 
 from hetsim.checks import printable
 from hetsim.reports.page import Page, Sheet
-from hetsim.results.reading.finished import NUMBERS, check_has, read_points, read_summary
 from hetsim.results.reading.identity import typed_overrides
 from hetsim.results.reading.intervals import read_intervals
 from hetsim.results.reading.run_files import is_number, read_text
 from hetsim.results.reading.schema import entry, own_metrics
+from hetsim.results.reading.summary_and_curve import NUMBERS, check_has, read_points, read_summary
 from hetsim.results.writing.describe import DESCRIBED, formatted, in_words
 from hetsim.results.writing.figures import curves, own_style, timeline
 

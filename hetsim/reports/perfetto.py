@@ -14,7 +14,7 @@ from hetsim.checks import printable
 from hetsim.reports.place import check_place
 from hetsim.results.comparison.sides import Sides
 from hetsim.results.comparison.traced import Rows, read_rows
-from hetsim.results.reading.finished import Curve, check_has, read_points, read_summary
+from hetsim.results.reading.summary_and_curve import Curve, check_has, read_points, read_summary
 from hetsim.results.writing.describe import in_words
 from hetsim.results.writing.figures import whose
 from hetsim.runtime.files import written_whole

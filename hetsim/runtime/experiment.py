@@ -199,7 +199,7 @@ class Experiment:
         """The number of host cores that each worker's program, and a server's, uses: `threads`, or one if a GPU computes."""
         usual = self.device if self.cluster.calibrated is None else self.cluster.calibrated.device
         named = [*(node.device for node in self.cluster.nodes), self.cluster.server.device]
-        return tuple(1 if (name or usual).startswith("cuda") else self.threads for name in named)
+        return tuple(self.threads if (name or usual) == "cpu" else 1 for name in named)
 
     @property
     def imports(self) -> tuple[str, ...]:

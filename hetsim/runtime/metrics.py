@@ -18,6 +18,10 @@ RECENT_INTERVALS = 8
 """The number of intervals to keep per worker, for each gradient that may be after the last commit."""
 WeightsOf = Callable[[Sequence[Contribution]], Iterable[tuple[int, float]]]
 """A function of the contributions to a version. It returns the rank and the factor of each."""
+PER_WORKER: dict[str, type] = {"count": int, "more_gradients": int, "staleness": int, "weight": float}
+"""Numbers of each worker in checkpoints. `Applied` keeps each in a list, whose name has an underscore in front."""
+TOTALS: dict[str, type] = {"staleness_max": int, "num_updates": int, "seconds": float}
+"""Numbers of the whole run in `Applied` and in checkpoints."""
 SUMMED = ("iterations", "samples", "compute_seconds", "update_seconds", "down_seconds", "num_nonfinite")
 
 
@@ -178,23 +182,24 @@ class Applied:
         if self._alike is not None and self.weights is not None:
             for rank, factor in self.weights(self._alike[0]):
                 weight[rank] += self._alike[1] * factor
-        rounds = tuple((tuple(ranks), staleness, count) for (ranks, staleness), count in self._rounds.items())
         return {
-            **{name: tuple(getattr(self, f"_{name}")) for name in ("count", "more_gradients", "staleness")},
-            "by_staleness": dict(self._by_staleness), "rounds": rounds, "weight": tuple(weight),
-            "staleness_max": self.staleness_max, "num_updates": self.num_updates, "seconds": self.seconds,
-        }  # fmt: skip
+            **{name: tuple(getattr(self, f"_{name}")) for name in PER_WORKER},
+            "weight": tuple(weight),
+            "by_staleness": dict(self._by_staleness),
+            "rounds": tuple((tuple(ranks), staleness, count) for (ranks, staleness), count in self._rounds.items()),
+            **{name: getattr(self, name) for name in TOTALS},
+        }
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Restore the result of `saved`. Counts of removed workers are left out."""
-        for name, nothing in (("count", 0), ("more_gradients", 0), ("staleness", 0), ("weight", 0.0)):
-            numbers = [*saved[name], *(nothing,) * self.num_workers][: self.num_workers]
-            setattr(self, f"_{name}", numbers)
+        for name, kind in PER_WORKER.items():
+            setattr(self, f"_{name}", [*saved[name], *(kind(),) * self.num_workers][: self.num_workers])
+        for name in TOTALS:
+            setattr(self, name, saved[name])
         self._by_staleness, self._rounds, self._alike = dict(saved["by_staleness"]), {}, None
         for ranks, staleness, count in saved["rounds"]:
             key = tuple(rank for rank in ranks if rank < self.num_workers), staleness
             self._rounds[key] = self._rounds.get(key, 0) + count
-        self.staleness_max, self.num_updates, self.seconds = saved["staleness_max"], saved["num_updates"], saved["seconds"]
 
     def _count_alike(self, applied: SynchronousContributions) -> None:
         """Groups with the same split share their factors, which are computed once, because there are N of them."""

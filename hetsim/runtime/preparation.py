@@ -19,6 +19,9 @@ from hetsim.runtime.stop import StopRule
 from hetsim.vector import Vector
 from hetsim.workloads.task import Bucket, Optimizer, Task, in_passes
 
+OF_POLICIES = ("allocation", "compensation", "admission", "measured")
+"""The fields of a State that begin anew with another number of workers. All others continue."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Preparation:
@@ -170,14 +173,8 @@ def among_others(checkpoint: Checkpoint, experiment: Experiment, plan: Plan, opt
     if isinstance(cursors, Cursors):
         again = cursors.before(outstanding)
         cursors, outstanding = Cursors((*again.of, *(0,) * (num_workers - len(again.of)))), ()
-    resumed = replace(
-        experiment.coordination.initial(plan, state.weights),
-        version=state.version,
-        next_sample=cursors,
-        num_samples=state.num_samples,
-        num_samples_discarded=state.num_samples_discarded,
-        outstanding=outstanding,
-    )
+    fresh = experiment.coordination.initial(plan, state.weights)
+    resumed = replace(state, **{name: getattr(fresh, name) for name in OF_POLICIES}, next_sample=cursors, outstanding=outstanding)
     ranks = []
     if checkpoint.ranks:
         leader = checkpoint.ranks[num_before if with_server else 0]
@@ -188,4 +185,4 @@ def among_others(checkpoint: Checkpoint, experiment: Experiment, plan: Plan, opt
         if with_server:
             ranks[-1].num_updates = leader.num_updates
     seconds = (max(checkpoint.seconds),) * len(ranks) if checkpoint.seconds else ()
-    return Checkpoint(state=resumed, ranks=tuple(ranks), seconds=seconds, progress=checkpoint.progress)
+    return replace(checkpoint, state=resumed, ranks=tuple(ranks), seconds=seconds)

@@ -1,30 +1,26 @@
-"""A progress bar on standard error."""
+"""The progress bar of a run."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import Any
 
 from hetsim.coordination.contributions import mean_loss
 from hetsim.coordination.state import State
 from hetsim.effects import Contribution
+from hetsim.runtime.bars import bar
 from hetsim.runtime.experiment import Experiment
 from hetsim.runtime.recorder import Recorder
+
+LAYOUT = "{l_bar}{bar}| {n:.0f}/{total:.0f} {unit} [{elapsed}<{remaining}{postfix}]"
 
 
 class ProgressBar(Recorder):
     """Shows the run's clock, loss and updates per second."""
 
-    def __init__(self, experiment: Experiment, num_positions: int | None) -> None:
-        from tqdm import tqdm
-
-        budget = experiment.budget
-        limits = ((num_positions, "samples"), (budget.updates, "updates"), (budget.seconds, "s"))
-        total, self._unit = next(limit for limit in limits if limit[0] is not None)
+    def __init__(self, shown: Any, unit: str) -> None:
+        self._tqdm, self._unit = shown, unit
         self._loss: float | None = None
-        layout = "{l_bar}{bar}| {n:.0f}/{total:.0f} {unit} [{elapsed}<{remaining}{postfix}]"
-        self._tqdm: Any = tqdm(total=total, unit=self._unit, desc=experiment.method, leave=False, bar_format=layout)
 
     def commit(self, seconds: float, rank: int, state: State, applied: Sequence[Contribution]) -> None:
         if applied:
@@ -42,5 +38,9 @@ class ProgressBar(Recorder):
 
 
 def progress_bars(experiment: Experiment, num_positions: int | None) -> list[Recorder]:
-    """A bar, or an empty list if standard error is not a terminal."""
-    return [ProgressBar(experiment, num_positions)] if sys.stderr.isatty() else []
+    """A bar, or an empty list if no terminal or notebook shows it."""
+    budget = experiment.budget
+    limits = ((num_positions, "samples"), (budget.updates, "updates"), (budget.seconds, "s"))
+    total, unit = next(limit for limit in limits if limit[0] is not None)
+    shown = bar(total=total, unit=unit, desc=experiment.method, bar_format=LAYOUT)
+    return [] if shown is None else [ProgressBar(shown, unit)]

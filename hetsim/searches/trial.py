@@ -8,8 +8,8 @@ from pathlib import Path
 
 from hetsim.config.compose import composed
 from hetsim.config.errors import in_one_sentence
-from hetsim.config.identity import entries_of, identity
 from hetsim.config.start import start
+from hetsim.config.written_config import entries_of, identity
 from hetsim.results.reading.identity import finished_summary, folder_name
 from hetsim.results.reading.lock import folder_lock, remove_if_empty
 from hetsim.runtime.curve import Point

@@ -20,8 +20,8 @@ from hetsim.runtime.rank import Checkpoint
 from hetsim.runtime.recorder import Recorder
 from hetsim.runtime.trace import Trace
 from hetsim.sim.garbage import of_this_run
+from hetsim.sim.gradient_processes import AUTO, check
 from hetsim.sim.lockstep.world import LockstepWorld
-from hetsim.sim.processes import AUTO, check
 from hetsim.sim.world import EventWorld
 from hetsim.workloads.device import check_present
 from hetsim.workloads.task import Task

@@ -19,17 +19,17 @@ from hetsim.runtime.outcome import Outcome
 from hetsim.runtime.preparation import prepare
 from hetsim.runtime.profiling import Profile
 from hetsim.runtime.rank import Checkpoint, RankState
-from hetsim.runtime.record import RunRecord, activity_until
 from hetsim.runtime.recorder import GRADIENT, UPDATE, Recorder, Row, ignore, interval_recorder
+from hetsim.runtime.run_record import RunRecord, activity_until
 from hetsim.runtime.stop import StopDecision
 from hetsim.runtime.world import handlers
 from hetsim.sim.attempts import Attempts
 from hetsim.sim.clock import SUSPENDED, Callback, Clock
 from hetsim.sim.collective_ops import PendingCollectives
+from hetsim.sim.gradient_processes import gradients_of
 from hetsim.sim.gradient_sums import GradientSums, Mark
 from hetsim.sim.membership import Membership
 from hetsim.sim.messages import Messaging
-from hetsim.sim.processes import gradients_of
 from hetsim.sim.profiling import run_profiling
 from hetsim.sim.rank_process import LOST, RankProcess, Started
 from hetsim.sim.shared_steps import SharedSteps

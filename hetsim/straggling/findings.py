@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from hetsim.straggling import text
-from hetsim.straggling.found import Found, Straggler, found
+from hetsim.straggling.judging import Found, Straggler, found
 from hetsim.straggling.reading import read_job
 from hetsim.straggling.replay import Replay, replay_or_none
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from hetsim.results.writing.figures import INK, WAIT, own_style
-from hetsim.straggling.found import Found
 from hetsim.straggling.job import Floats
+from hetsim.straggling.judging import Found
 
 MOST_RANKS, MOST_STEPS = 256, 300
 """The maximum number of cells of the picture. With more ranks or steps, each cell shows the slowest of several."""

@@ -21,8 +21,8 @@ from hetsim.cluster.parse.cluster import parse_cluster
 from hetsim.errors import RunFailed
 from hetsim.runtime.experiment import Experiment
 from hetsim.runtime.temporary import temporary_folder
-from hetsim.straggling.found import Found, Straggler
 from hetsim.straggling.job import Floats, Job
+from hetsim.straggling.judging import Found, Straggler
 from hetsim.trust.shipped import choices
 
 MEASURING = ("dbs", "dbs_per_epoch", "optperf", "omnilearn", "lb_bsp")

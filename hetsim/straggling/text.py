@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from hetsim.straggling.found import COLLECTIVES, LINKS, Found, Straggler
+from hetsim.straggling.judging import COLLECTIVES, LINKS, Found, Straggler
 from hetsim.straggling.replay import Replay
 
 LEAST_COST = 0.01

@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from hetsim.config.guard.compositions import own_config
 from hetsim.config.guard.folders import check_no_links
 from hetsim.config.guard.plugins import RECORD
-from hetsim.config.identity import resolved_once
+from hetsim.config.written_config import resolved_once
 
 
 def execute(

@@ -18,8 +18,8 @@ from hetsim import checks
 from hetsim.config.arguments import verbose
 from hetsim.config.errors import USERS, report, sentence, show_notes, show_traceback
 from hetsim.config.guard.plugins import RECORD
-from hetsim.config.identity import entries_of, identity, name_of_folder
 from hetsim.config.resumed import automatic, finished_already, with_resumed
+from hetsim.config.written_config import entries_of, identity, name_of_folder
 from hetsim.distributed.environment import first_rank
 from hetsim.errors import RunFailed
 from hetsim.memory import out_of_memory

@@ -19,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from hetsim import checks
 from hetsim.config.guard.compositions import ONLY_HYDRA, compositions
 from hetsim.config.guard.references import NAME
-from hetsim.config.identity import identity
+from hetsim.config.written_config import identity
 from hetsim.distributed.environment import is_launched
 from hetsim.results.reading.identity import folder_name
 from hetsim.runtime.files import write_text

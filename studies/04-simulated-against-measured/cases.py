@@ -10,7 +10,7 @@ from typing import Any
 
 from hetsim.results.comparison.components import COMPONENTS
 from hetsim.results.comparison.time_use import time_use
-from hetsim.results.reading.finished import read_summary
+from hetsim.results.reading.summary_and_curve import read_summary
 
 HERE = Path(__file__).resolve().parent
 SECONDS = 6.0

@@ -31,7 +31,7 @@ from hetsim.cli.advise import main
 from hetsim.config.methods import shipped
 from hetsim.reports import of_advice
 from hetsim.reports.page import document
-from hetsim.results.reading.finished import LossPoint
+from hetsim.results.reading.summary_and_curve import LossPoint
 
 pytestmark = pytest.mark.slow
 

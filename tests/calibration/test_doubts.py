@@ -12,7 +12,7 @@ import worlds
 from hetsim.calibration.composition import Part, composed
 from hetsim.calibration.doubts import doubts
 from hetsim.calibration.fit import Steps
-from hetsim.calibration.measured import Reading
+from hetsim.calibration.readings import Reading
 from hetsim.cluster.parse.cluster import parse_cluster
 from hetsim.results.writing.remarks import remarks
 

@@ -10,7 +10,7 @@ import worlds
 from worlds import exit_status
 
 from hetsim.calibration.drift import Drift, drifts, parts_of, told
-from hetsim.calibration.measured import Measured, Reading
+from hetsim.calibration.readings import Measured, Reading
 from hetsim.cli.calibrate import main
 from hetsim.cluster.model import Cluster
 from hetsim.cluster.parse.cluster import parse_cluster

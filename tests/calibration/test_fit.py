@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import random
 import time
@@ -12,14 +13,15 @@ from typing import Any
 import pytest
 import worlds
 
-from hetsim.calibration.cluster import calibrated, work_of_ends
+from hetsim.calibration.cluster import KEPT, calibrated, work_of_ends
 from hetsim.calibration.fit import Cold, Line, Steps, busy_speeds
 from hetsim.calibration.machine import machine_seconds
-from hetsim.calibration.measured import AT_OWN_PACE, IN_STEP, Measured, Reading
 from hetsim.calibration.measuring.balance import balance_seconds, ends_at
+from hetsim.calibration.readings import AT_OWN_PACE, IN_STEP, Measured, Reading
 from hetsim.cluster.hosts import Host
-from hetsim.cluster.model import Node
+from hetsim.cluster.model import Cluster, Network, Node, Server
 from hetsim.cluster.parse.cluster import parse_cluster
+from hetsim.cluster.racks import Between, Rack
 
 SIZES = [8, 16, 32, 64, 128]
 HELD_OUT = [22, 45, 90]
@@ -162,6 +164,56 @@ def test_a_whole_cluster_is_found() -> None:
     assert (cpu.send(1e6), cpu.receive(1e6), cpu.collective(1e6)) == pytest.approx((5.5e-4, 5.5e-4, 1.1e-3))
     assert cluster.network.all_reduce_table == ((4_000, pytest.approx(2.016e-3)), (1_000_000, pytest.approx(6e-3)))
     assert result.error == pytest.approx(0.0, abs=1e-9)
+
+
+FOUND: dict[type, set[str]] = {
+    Node: {
+        *("seconds_per_sample", "overhead_seconds", "table", "seconds_per_update", "noise", "cold_seconds", "cooling_seconds"),
+        *("first_seconds", "host", "cpu_quota", "cpu_quota_period_seconds", "cpu_quota_covers_messages", "latency_seconds"),
+    },
+    Server: {
+        *("seconds_per_update", "seconds_per_byte", "noise", "shards", "latency_seconds"),
+        *("host", "cpu_quota", "cpu_quota_period_seconds", "cpu_quota_covers_messages"),
+    },
+    Network: {"latency_seconds", "bytes_per_second", "jitter_seconds", "sharing_noise", "all_reduce_table", "cpu", "racks", "between"},
+    Rack: set(),
+    Between: set(),
+    Cluster: {"name", "nodes", "network", "server", "hosts", "calibrated"},
+}
+"""What a calibration finds or makes. A server's shards are one process, and latencies of ends and jitters are in the network's latency."""
+REFUSED = {"slow_spells", "slowdown", "slowdown_period_seconds", "link_slowdown", "micro_batch", "faults"}
+"""What does not go with measured hosts, or with a calibration."""
+NOT_TYPED = {"assumed"}
+"""What no key of a cluster sets."""
+
+
+@pytest.mark.parametrize("part", FOUND)
+def test_each_field_of_a_cluster_is_measured_or_kept(part: type) -> None:
+    """A new field must be in one of these, so that no calibration loses what was described."""
+    kept = set(KEPT.get(part, ()))
+
+    assert kept & FOUND[part] == set()
+    assert {field.name for field in dataclasses.fields(part)} - REFUSED - NOT_TYPED == kept | FOUND[part]
+
+
+def test_what_is_kept_is_as_it_was_described() -> None:
+    """Each key that a calibration keeps, with a value that is none of its defaults."""
+    rates = {"uplink_bytes_per_second": 1e8, "downlink_bytes_per_second": 1e8, "half_duplex": True}
+    rows = [worlds.node(9.0, rack=rack, max_samples=500, device="cpu", cost_per_hour=1.5, **rates) for rack in "ab"]
+    racks = {**{rack: {**rates, "latency_seconds": 0.25, "within": "c"} for rack in "ab"}, "c": {}}
+    between = [{"racks": ["a", "b"], "bytes_per_second": 2e7, "latency_seconds": 0.5}]
+    network = {"latency_seconds": 0.0, "bytes_per_second": 1e9, "all_reduce": "two_level", "sharing": "none"}
+    described = worlds.cluster(*rows, network={**network, "racks": racks, "between": between})
+    described["server"] |= {"rack": "c", "device": "cpu", **rates}
+    given = parse_cluster(described)
+    among, around = measured()
+    found = parse_cluster(calibrated(given, "lab", [SIZES, SIZES], among=among, around=around, capped_by_hetsim=False).config)
+
+    for one, other in zip([*given.nodes, given.server, given.network], [*found.nodes, found.server, found.network], strict=True):
+        kept = KEPT[type(one)]
+        assert {key: getattr(other, key) for key in kept} == {key: getattr(one, key) for key in kept}
+    assert found.network.racks == given.network.racks
+    assert found.network.between == given.network.between
 
 
 def test_a_given_link_is_not_measured_again() -> None:

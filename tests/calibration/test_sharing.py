@@ -8,7 +8,7 @@ import pytest
 from worlds import cluster as described
 from worlds import node
 
-from hetsim.calibration.measured import Measured, Reading
+from hetsim.calibration.readings import Measured, Reading
 from hetsim.calibration.sharing import PULL, PUSH, at_once, sharing_noise
 from hetsim.cluster.model import Cluster
 from hetsim.cluster.parse.cluster import parse_cluster

@@ -5,8 +5,9 @@ from __future__ import annotations
 import csv
 import re
 import shutil
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -17,13 +18,20 @@ from test_every_method import short
 from worlds import NO_NETWORK, UNEVEN, cluster, experiment, node, tiles
 
 from hetsim.checkpoints import saver
+from hetsim.checkpoints.file import FORMAT
 from hetsim.checkpoints.folder import newest
+from hetsim.checkpoints.resume import APPLIED, PROGRESS
 from hetsim.coordination.all_reduce import SynchronousAllReduce
 from hetsim.coordination.delayed_all_reduce import DelayedAllReduce
 from hetsim.coordination.local_steps import LocalSteps
+from hetsim.coordination.state import State
+from hetsim.effects import Batch, Contribution
 from hetsim.errors import RunStopped
 from hetsim.runtime.checkpointing import Due
 from hetsim.runtime.experiment import Experiment
+from hetsim.runtime.metrics import Applied
+from hetsim.runtime.preparation import OF_POLICIES, among_others
+from hetsim.runtime.rank import Checkpoint, RankState
 from hetsim.trust.shipped import configs
 
 SAVED: dict[str, Any] = {"checkpoint": {"every_updates": 4}, "trace": "full"}
@@ -267,3 +275,50 @@ def test_the_checkpoints_of_a_run_that_has_not_ended_are_not_replaced(tmp_path: 
         run(made("ssgd", HALF), tmp_path / "again")
 
     assert run(made("ssgd", HALF), tmp_path / "stopped", resume=tmp_path / "stopped")["num_updates"] == 7
+
+
+def test_among_other_workers_all_but_the_policies_continues() -> None:
+    """A new field of a State or a Checkpoint continues, too, if nobody says that it begins anew."""
+    before, now = made("ssgd", HALF, cluster=UNEVEN), made("ssgd", HALF, cluster=cluster(*[node(1.0)] * 2))
+    own = {"next_sample": 0, "outstanding": ()}
+    marks = {its.name: object() for its in fields(State) if its.name not in own}
+    progress = {"applied": object()}
+    saved = Checkpoint(state=State(**own, **cast(Any, marks)), progress=progress)
+
+    task, optimizers = now.load()
+    resumed = among_others(saved, now, now.plan(task), optimizers, before.num_workers)
+
+    kept = {name for name, mark in marks.items() if getattr(resumed.state, name) is mark}
+    assert kept == marks.keys() - set(OF_POLICIES)
+    assert resumed == replace(saved, state=resumed.state)
+    assert resumed.progress is progress
+
+
+def test_the_fields_of_format_1() -> None:
+    """A file with other fields is refused. Raise FORMAT with them if a released version wrote this one, so that the refusal says why."""
+    names = {kind.__name__: " ".join(its.name for its in fields(kind) if its.init) for kind in (Checkpoint, State, RankState)}
+
+    assert (FORMAT, names) == (
+        1,
+        {
+            "Checkpoint": "state ranks seconds progress",
+            "State": (
+                "version weights next_sample num_samples num_samples_discarded allocation compensation admission measured outstanding"
+            ),
+            "RankState": "rank version epoch optimizer local_optimizer own num_gradients num_updates num_messages",
+        },
+    )
+    assert " ".join(PROGRESS) == "applied curve divergence profile_seconds first_sample activity trace"
+
+
+def test_what_is_counted_of_contributions_survives_a_checkpoint() -> None:
+    """Every counter of `Applied`, as a resumed run would otherwise report less than the whole run."""
+    counted = Applied(2, lambda group: ((one.rank, 0.5) for one in group))
+    for rank, staleness in ((0, 2), (1, 3)):
+        counted.commit(1.0 + rank, [Contribution(rank, Batch(0, 1), 0, 1.0, 1.0, staleness, num_gradients=3)])
+    resumed = Applied(2, counted.weights)
+    resumed.restore(counted.saved())
+
+    assert vars(resumed) == vars(counted)
+    assert counted.saved().keys() == APPLIED.keys()
+    assert all(value not in (0, [0, 0], {}) for name, value in vars(counted).items() if name not in ("_rounds", "_alike"))

@@ -13,7 +13,7 @@ from processes import run_in_processes
 from rings import ring_seconds
 from worlds import experiment, node, simulate
 
-from hetsim.cluster.collectives import Collectives
+from hetsim.cluster.collectives import ALGORITHMS, Collectives
 from hetsim.cluster.distributions import COLLECTIVES
 from hetsim.cluster.model import Cluster
 from hetsim.sim.network.links import Link, Route
@@ -109,7 +109,7 @@ def test_two_levels_end_when_their_rings_have():
         assert seconds == pytest.approx(ended(steps, 4, drawn, latency=0.02, rate=1e6), rel=1e-9)
 
 
-@pytest.mark.parametrize("algorithm", ["ring", "halving_doubling", "two_level"])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_a_jitter_of_nearly_nothing_adds_nearly_nothing(algorithm: str):
     """Also on unequal links and racks: what is added grows with the jitter from the closed form on, and is never less."""
     rows = [node(1.0, rack="a", count=3), node(1.0, rack="b", count=2, uplink_bytes_per_second=2e5, latency_seconds=0.1)]

@@ -9,7 +9,7 @@ import pytest
 from cluster_runs import WIRE, built, timed, world
 from worlds import node
 
-from hetsim.cluster.collectives import Collectives
+from hetsim.cluster.collectives import ALGORITHMS, Collectives
 from hetsim.cluster.model import Cluster
 
 
@@ -138,7 +138,7 @@ def test_a_collective_is_among_those_who_take_part():
     assert two_level.all_reduce_seconds(48) == 2 * (0.125 + 3 / 8) + 2 * (0.125 + 3 / 8)
 
 
-@pytest.mark.parametrize("algorithm", ["ring", "halving_doubling", "two_level"])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_a_gather_goes_around_the_ring(algorithm: str):
     """Eight bytes of each in N−1 steps, by the slowest link, whatever the network's all-reduce; nothing for one alone."""
     rows = [node(1.0, rack="a", count=3), node(1.0, rack="a", uplink_bytes_per_second=16.0)]
@@ -147,7 +147,7 @@ def test_a_gather_goes_around_the_ring(algorithm: str):
     assert collective(algorithm, *rows, racks={"a": {}}, members=[3]).gather_seconds() == 0.0
 
 
-@pytest.mark.parametrize("algorithm", ["ring", "halving_doubling", "two_level"])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_who_takes_part_is_looked_at_once(algorithm: str, monkeypatch: pytest.MonkeyPatch):
     """However often, and for how many sizes, a collective is asked for: each message's path once, and none where no link is described."""
     asked: list[tuple[int, int]] = []
@@ -165,7 +165,7 @@ def test_who_takes_part_is_looked_at_once(algorithm: str, monkeypatch: pytest.Mo
     assert ask(collective(algorithm, *rows, racks={"a": {"uplink_bytes_per_second": 8.0}, "b": {}})) == of_steps[algorithm]
 
 
-@pytest.mark.parametrize("algorithm", ["ring", "halving_doubling", "two_level"])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_a_size_that_is_known_costs_nothing(algorithm: str, monkeypatch: pytest.MonkeyPatch):
     """No step is looked at again, however many unequal links it has."""
     looked_at: list[int] = []

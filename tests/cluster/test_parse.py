@@ -8,6 +8,8 @@ import pytest
 from cluster_runs import WIRE, built, timed, world
 from worlds import node
 
+from hetsim.cluster.collectives import ALGORITHMS
+
 RACK = {"racks": {"a": {}}}
 IN_A = node(1.0, rack="a")
 
@@ -275,7 +277,7 @@ REFUSED: dict[str, tuple[list[dict[str, Any]], dict[str, Any], str]] = {
     "an unknown all-reduce": (
         [node(1.0)],
         {"network": {**WIRE, "all_reduce": "tree"}},
-        "cluster.network.all_reduce must be ring or halving_doubling or two_level, not 'tree'",
+        f"cluster.network.all_reduce must be {' or '.join(ALGORITHMS)}, not 'tree'",
     ),
     "two levels without racks": (
         [node(1.0)],

@@ -13,8 +13,8 @@ from hetsim.cluster.improbable import improbable
 from hetsim.cluster.parse.cluster import parse_cluster
 from hetsim.cluster.quantities import BYTES, COUNT, KINDS, RATE, SECONDS, SECONDS_PER_BYTE, in_si, kind_of
 from hetsim.config.compose import composed
-from hetsim.config.identity import entries_of, identity
 from hetsim.config.resolved import resolved
+from hetsim.config.written_config import entries_of, identity
 
 READ = {
     "cluster.network.bytes_per_second": {

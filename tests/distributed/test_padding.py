@@ -21,6 +21,7 @@ from hetsim.distributed.communication.fake import FakeNetwork
 from hetsim.distributed.communication.mailbox import Mailbox
 from hetsim.distributed.communication.reduction import Reduction
 from hetsim.distributed.communication.wire import Arrival
+from hetsim.distributed.pacing import link_emulator
 from hetsim.distributed.pacing import padding as pace
 from hetsim.distributed.pacing.link_emulator import PREFIX, LinkEmulator, remove_leftovers
 from hetsim.distributed.pacing.padding import Lateness, Pace
@@ -38,8 +39,8 @@ from hetsim.runtime.nonfinite import NonfiniteGradients
 from hetsim.runtime.preparation import prepare
 from hetsim.runtime.profiling import Profile
 from hetsim.runtime.rank import Checkpoint, RankState
-from hetsim.runtime.record import RunRecord
 from hetsim.runtime.recorder import COMMIT, GRADIENT
+from hetsim.runtime.run_record import RunRecord
 from hetsim.runtime.trace import Trace, as_table
 from hetsim.vector import Phantom
 
@@ -458,6 +459,24 @@ def test_only_files_of_dead_runs_are_removed(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [used]
     emulator.remove()
     assert not list(tmp_path.iterdir())
+
+
+def test_a_file_that_was_made_meanwhile_is_not_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process has removed the leftover, and a run has made its own file before this process locks what it has opened."""
+    path, lock = tmp_path / f"{PREFIX}{os.getuid()}-1", link_emulator.fcntl.flock
+    path.touch()
+    made: list[LinkEmulator] = []
+
+    def late(file: Any, how: int) -> None:
+        monkeypatch.setattr(link_emulator.fcntl, "flock", lock)
+        path.unlink()
+        made.append(LinkEmulator(SharedLinks(narrow(), seed=0), path, rank=0))
+        lock(file, how)
+
+    monkeypatch.setattr(link_emulator.fcntl, "flock", late)
+    remove_leftovers(tmp_path)
+
+    assert path.exists()
 
 
 def test_a_header_that_cannot_be_sent_is_the_senders_error() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import known_keys
 from drawn_values import NUMBERS, SIZES, Raw, hostile, misspelt
 
+from hetsim.cluster.collectives import ALGORITHMS
 from hetsim.cluster.distributions import COMMON
 
 RACKS = ("a", "b", "c")
@@ -187,7 +188,7 @@ PARTS: dict[str, Callable[[Random], Any]] = {
     "racks": _racks,
     "between": _between,
     "within": lambda rng: rng.choice((*RACKS, None, None)),
-    "all_reduce": lambda rng: rng.choice(("ring", "halving_doubling", "two_level")),
+    "all_reduce": lambda rng: rng.choice(tuple(ALGORITHMS)),
     "shards": lambda rng: rng.choice((1, 2, 5)),
     "schedule": _schedule,
     "seconds_to_crash": lambda rng: distribution(rng),

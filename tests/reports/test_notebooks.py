@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import shutil
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ import pytest
 import hetsim
 from hetsim.api import Search
 from hetsim.config.typed import words_for
+from hetsim.runtime import bars
 
 SHORT: dict[str, Any] = {"workload": "quadratic", "budget": {"epochs": None, "updates": 3}, "pictures": False}
 
@@ -68,3 +71,30 @@ def test_a_data_frame_needs_pandas(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     with pytest.raises(ValueError, match=r"^to_pandas needs the package pandas: pip install pandas$"):
         run.to_pandas()
+
+
+def test_figures_are_shown_as_pictures(tmp_path: Path) -> None:
+    """By themselves: Jupyter shows figures only if something has imported pyplot."""
+    run = hetsim.run(method="ssgd", folder=tmp_path / "run", **SHORT)
+
+    for figure in (run.timeline(), hetsim.table([run]).picture()):
+        assert figure._repr_png_().startswith(b"\x89PNG")
+
+
+def test_a_bar_is_shown_on_a_terminal_and_in_a_notebook_only(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """In a notebook after half a second, so that short runs show none. IPython's own shell is a terminal."""
+    assert bars.bar(total=2) is None
+    for config, shown in (({"IPKernelApp": {}}, True), ({}, False)):
+        shell = SimpleNamespace(config=config)
+        monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda shell=shell: shell))
+        found = bars.bar(total=2)
+
+        assert (found is not None) == shown
+        if found is not None:
+            found.update(1)
+            assert capsys.readouterr().err == ""
+            monkeypatch.setattr(found, "delay", 0)
+            found.update(1)
+            found.refresh()
+            assert "2/2" in capsys.readouterr().err
+            found.close()

@@ -233,7 +233,7 @@ def test_a_workload_with_a_state_of_its_own_stays_in_one_process() -> None:
 def test_auto_takes_several_processes_if_they_pay(pays: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """It begins with one, measures both, and stays with the faster; no number depends on that."""
     monkeypatch.setattr(cores, "free_cores", lambda: 2)
-    monkeypatch.setattr("hetsim.sim.processes.free_cores", lambda: 2)
+    monkeypatch.setattr("hetsim.sim.gradient_processes.free_cores", lambda: 2)
     for name in ("BEGIN_SECONDS", "WINDOW_SECONDS", "LONG_WINDOW_SECONDS"):
         monkeypatch.setattr(automatic_gradients, name, 0.0)
     monkeypatch.setattr(automatic_gradients, "PAYS", 1e9 if pays else 0.0)

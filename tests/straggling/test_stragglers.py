@@ -14,9 +14,9 @@ from worlds import exit_status, experiment, node
 import hetsim
 from hetsim.cli.stragglers import main
 from hetsim.sim import Simulator
-from hetsim.straggling.found import COLLECTIVES, COMPUTING, LINKS, found, judged
 from hetsim.straggling.from_run import read_run
 from hetsim.straggling.job import Job
+from hetsim.straggling.judging import COLLECTIVES, COMPUTING, LINKS, found, judged
 from hetsim.straggling.replay import replayed
 from hetsim.straggling.text import verdict
 

@@ -7,7 +7,7 @@ from itertools import islice
 from statistics import fmean
 from typing import NamedTuple
 
-from hetsim.calibration.measured import IN_STEP, Measured
+from hetsim.calibration.readings import IN_STEP, Measured
 from hetsim.cluster.hosts import Host
 from hetsim.sim.clock import Clock
 from hetsim.sim.hosts.cores import Cores

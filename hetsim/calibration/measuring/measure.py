@@ -12,11 +12,11 @@ from hetsim.calibration.around_server import AroundServer
 from hetsim.calibration.cluster import Calibrated, calibrated
 from hetsim.calibration.drift import NUM_PARTS, check_comparable, drifts, parts_of
 from hetsim.calibration.drift import told as table
-from hetsim.calibration.measured import Measured
 from hetsim.calibration.measuring.balance import balance_seconds
 from hetsim.calibration.measuring.proof import Tried, error, real_runs, tried
 from hetsim.calibration.measuring.report import check_places, prefix, told, write_all
 from hetsim.calibration.program import FITTED, MOST_UPDATES, AmongWorkers, Measurement, Uncapped, sizes_of
+from hetsim.calibration.readings import Measured
 from hetsim.calibration.sharing import at_once
 from hetsim.cluster.model import Cluster, Node, Server
 from hetsim.cluster.parse.cluster import parse_cluster

@@ -98,4 +98,5 @@ def remove_leftovers(folder: Path) -> None:
     for path in folder.glob(f"{PREFIX}{os.getuid()}-*"):
         with contextlib.suppress(OSError), path.open() as file:  # OSError: a process has it open, or has just removed it
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            path.unlink()
+            if os.path.samestat(os.fstat(file.fileno()), path.stat()):  # and not another process's, which was made before the lock
+                path.unlink()

@@ -27,7 +27,7 @@ from hetsim.distributed.communication.transport import Transport
 from hetsim.runtime.metrics import RankActivity
 from hetsim.runtime.preparation import Preparation
 from hetsim.runtime.rank import Checkpoint, RankState
-from hetsim.runtime.record import RunRecord, activity_until
+from hetsim.runtime.run_record import RunRecord, activity_until
 from hetsim.runtime.trace import Trace, TracePart
 
 NUMBER_BYTES = 8

@@ -36,8 +36,8 @@ from hetsim.runtime.outcome import Outcome
 from hetsim.runtime.preparation import Preparation, prepare
 from hetsim.runtime.profiling import Profile
 from hetsim.runtime.rank import Checkpoint, RankState
-from hetsim.runtime.record import RunRecord
 from hetsim.runtime.recorder import Recorder
+from hetsim.runtime.run_record import RunRecord
 from hetsim.runtime.trace import Trace
 from hetsim.vector import nbytes
 from hetsim.workloads.task import Task, in_passes

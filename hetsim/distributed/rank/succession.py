@@ -17,8 +17,8 @@ from hetsim.distributed.rank.run import RankRun
 from hetsim.effects import Contribution
 from hetsim.runtime.metrics import RankActivity
 from hetsim.runtime.progress import progress_bars
-from hetsim.runtime.record import activity_of
 from hetsim.runtime.recorder import Recorder
+from hetsim.runtime.run_record import activity_of
 from hetsim.runtime.trace import Trace, TracePart, append_received
 
 TOLD, COPIED = "told", "copied"

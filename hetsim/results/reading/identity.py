@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hetsim.results.reading.finished import read_summary
 from hetsim.results.reading.keys import AS_TYPED, CHANGE_NO_FILE, FRACTIONS, without, without_added
 from hetsim.results.reading.run_files import REMEDY, from_json, is_text, read_text, shown
+from hetsim.results.reading.summary_and_curve import read_summary
 from hetsim.trust.registry import first_name
 
 IDENTITY, TYPED = "# identity: ", "# typed: "

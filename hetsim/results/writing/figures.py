@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from hetsim.results.reading.finished import Curve
 from hetsim.results.reading.intervals import COLUMNS, MAX_RANKS, WORK, Interval, Span, after_last_entry, first_intervals
+from hetsim.results.reading.summary_and_curve import Curve
 from hetsim.results.writing.describe import in_words
 from hetsim.runtime.curve import Point
 from hetsim.runtime.files import begun

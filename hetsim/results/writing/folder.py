@@ -33,6 +33,7 @@ def finish_run(folder: Path, written: Collection[str]) -> None:
 
     The earlier run's summary is removed first. So a killed process never leaves a summary next to another run's files.
     """
+    assert set(written) <= set(FILES), "FILES lacks a file of this run, which would keep its temporary name"
     others = [folder / name for name in FILES if name not in written]
     replaced = [folder / "summary.json", *others, *map(unfinished, others)]
     finish([folder / name for name in FILES if name in written], instead_of=replaced)

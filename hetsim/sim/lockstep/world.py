@@ -25,8 +25,8 @@ from hetsim.runtime.experiment import Experiment, Optimizers
 from hetsim.runtime.outcome import Outcome
 from hetsim.runtime.preparation import prepare
 from hetsim.runtime.rank import Checkpoint, RankState
-from hetsim.runtime.record import RunRecord
 from hetsim.runtime.recorder import ALL_REDUCE, GATHER, GRADIENT, UPDATE, Recorder, interval_recorder
+from hetsim.runtime.run_record import RunRecord
 from hetsim.runtime.world import handlers, unsupported
 from hetsim.sim.lockstep.metrics import VectorizedMetrics
 from hetsim.sim.lockstep.plan import ALL_RANKS, VectorizedBatch, VectorizedPlan
