@@ -90,7 +90,7 @@ def calibrated(
         capped_by_hetsim: whether the given quotas were emulated.
         beside: the first part of the file names for measured noise; None writes no such files.
         widths: how many cores each worker's gradients take; None: one.
-        balance: tells the `balance_seconds` of the host of these ranks.
+        balance: returns the `balance_seconds` of the host of these ranks.
     """
     found = [measured for measured in (among, around) if measured is not None]
     num_workers = given.num_workers

@@ -59,8 +59,9 @@ class Exchanged:
 class Ahead:
     """The ranges that workers hold for rounds whose counts are not known yet. All ranks compute the same object.
 
-    In each round a worker takes at most twice as many as in its last known one, at least two, and one in the first round. So all ranks
-    know, without a message, which ranges nobody can have begun. Those are assigned again each time, as speeds may have changed.
+    In each round, a worker takes at most twice its last known number of micro-batches, at least two, and one in the first round. So all
+    ranks know, without a message, which ranges no worker can have begun. These are assigned again each time, because speeds may have
+    changed.
     """
 
     def __init__(self, plan: Plan, state: State) -> None:

@@ -71,6 +71,7 @@ class DecoupledSteps(Coordination):
     Each merge makes a version. Its contributions are the local steps since the last version, of the learners that answered in time.
     Steps that were overwritten in all fragments before an answer count as discarded. With P = 1, these are the steps between an answer
     and the new weights.
+
     A learner holds ranges of samples for H steps ahead. It begins at Θ after a crash, and after a resume.
     """
 

@@ -41,7 +41,7 @@ class Mailbox:
         usual: the bytes of most payloads, the same at all peers; these arrive with less delay. 0: nothing is known of them.
         goes_on: whether the run survives the loss of a peer. Each loss is then raised once, after the messages that had arrived from the
             peer. Messages to a lost peer are dropped. A new process of its rank may `connect`.
-        joins: whether this worker joins a run under way: RunOver is raised if that run has ended.
+        joins: whether this worker joins a running run. RunOver is raised if that run has ended.
         on_loss: called with the rank of each lost peer.
         answering: answers a server that asks for states.
     """

@@ -52,7 +52,7 @@ class Saving(Answering):
     Args:
         record: this rank's record of the run. The leader's record includes what it knows of the other ranks.
         saver: writes the checkpoints, on the leader.
-        joined: whether this rank joined a run under way: its activity then counts from that moment.
+        joined: whether this rank joined a running run. Its activity then counts from that time.
         absences: returns (rank, from, until) of each absence that is over at this second of the run.
         on_saved: called with the version of each checkpoint once it is complete.
     """
