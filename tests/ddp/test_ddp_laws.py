@@ -156,7 +156,6 @@ def test_waiting_for_others_is_not_timed(found):
     assert fast < 0.04 < middle < 0.08 < slow
 
 
-@pytest.mark.realtime
 def test_once_settled_there_is_one_exchange_every_recheck_steps(found):
     """OptPerf: two probing splits, the solution, perhaps its repetition; then every tenth step."""
     exchanges = result(found, "settled")["exchanges"]
