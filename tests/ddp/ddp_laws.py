@@ -7,6 +7,7 @@ import io
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -17,6 +18,7 @@ from torch.nn.functional import mse_loss
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 from hetsim.ddp import Team
+from hetsim.ddp.clock import HostClock
 from hetsim.ddp.schedule import Data
 from hetsim.policies.allocation import Fixed, OptPerf, SpeedProportional
 
@@ -247,19 +249,21 @@ class Changing(SpeedProportional):
 
 
 def measured(rank: int, seconds_per_sample: float, workers: int) -> dict[str, Any]:
-    """Three epochs at speeds of 4:2:1, by sleeping; each rank has other loader workers."""
+    """Three epochs at speeds of 4:2:1, by a clock that counts only stated seconds; each rank has other loader workers."""
+    now = 0.0
     samples = Samples(84 * 10)
     team = Team(84, SpeedProportional(reallocate_every=4), warmup_steps=1)
     model = team.wrap(DDP(mlp()))
     batches = team.loader(samples, **({"num_workers": workers, "multiprocessing_context": "fork"} if rank == 1 else {}))
     taken, shares = [], []
-    for _ in range(3):
-        for x, y, places in batches:
-            loss = mse_loss(model(x), y)
-            time.sleep(seconds_per_sample * len(x) / PARTS[rank])
-            loss.backward()
-            taken.append((team.samples, places.tolist()))
-            shares.append(team.shares)
+    with patch.object(HostClock, "mark", lambda _: now):
+        for _ in range(3):
+            for x, y, places in batches:
+                loss = mse_loss(model(x), y)
+                now += seconds_per_sample * len(x) / PARTS[rank]
+                loss.backward()
+                taken.append((team.samples, places.tolist()))
+                shares.append(team.shares)
     return {"taken": taken, "shares": shares, "exchanges": team.num_exchanges}
 
 
@@ -306,16 +310,17 @@ def waits(rank: int) -> dict[str, Any]:
 
 
 def settled(rank: int) -> dict[str, Any]:
-    """OptPerf, which measures once every ten steps when it is settled."""
+    """OptPerf, which measures once every ten steps when it is settled, by a clock that counts only stated seconds."""
     samples = Samples(84 * 90)
     team = Team(84, OptPerf(probes=2, recheck_steps=10, dead_band=10.0), warmup_steps=0)
     model = team.wrap(DDP(mlp()))
-    exchanges = []
-    for x, y, _ in team.loader(samples):
-        loss = mse_loss(model(x), y)
-        time.sleep(1e-4 * len(x) / PARTS[rank])
-        loss.backward()
-        exchanges.append(team.num_exchanges)
+    now, exchanges = 0.0, []
+    with patch.object(HostClock, "mark", lambda _: now):
+        for x, y, _ in team.loader(samples):
+            loss = mse_loss(model(x), y)
+            now += 1e-4 * len(x) / PARTS[rank]
+            loss.backward()
+            exchanges.append(team.num_exchanges)
     return {"exchanges": exchanges}
 
 
@@ -375,16 +380,6 @@ def traced(rank: int, folder: str) -> tuple[float, float]:
             time.sleep(0.001)
             ended = time.perf_counter()
     return least, most
-
-
-def traced_even(rank: int, folder: str) -> None:
-    """An epoch of even shares at speeds of 4:2:1, by sleeping: 7, 14 and 28 ms a step."""
-    team = Team(84, "even", trace=folder)
-    model = team.wrap(DDP(mlp()))
-    for x, y, _ in team.loader(Samples(84 * 20)):
-        loss = mse_loss(model(x), y)
-        time.sleep(1e-3 * len(x) / PARTS[rank])
-        loss.backward()
 
 
 def raised(act: Callable[[], Any]) -> str:
@@ -541,7 +536,6 @@ def all_laws(rank: int, folder: str) -> dict[str, Any]:
         "resumed": lambda: resumed(rank),
         "refused": lambda: refused(rank),
         "traced": lambda: traced(rank, f"{folder}/uneven"),
-        "traced_even": lambda: traced_even(rank, f"{folder}/even"),
         "parallel": lambda: parallel_modules(rank),
         "forward_collectives": lambda: forward_collectives(rank),
     }

@@ -47,14 +47,17 @@ def traced(found: list[dict], folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def clusters(found: list[dict], folder: Path) -> Path:
-    """With a cluster of each trace, by `hetsim-calibrate`."""
-    result(found, "traced_even")
+def clusters(traced: Path, folder: Path) -> Path:
+    """With a cluster of the trace."""
+    return cluster_of(traced, folder)
+
+
+def cluster_of(traced: Path, folder: Path) -> Path:
+    """The folder of configs, in which `hetsim-calibrate` makes a cluster of a trace."""
     (folder / "cluster").mkdir()
-    for name in ("uneven", "even"):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(sys, "argv", ["hetsim-calibrate", str(folder / "cluster" / f"{name}.yaml"), "--from-trace", str(folder / name)])
-            calibrate.main()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["hetsim-calibrate", str(folder / "cluster" / f"{traced.name}.yaml"), "--from-trace", str(traced)])
+        calibrate.main()
     return folder
 
 
@@ -128,13 +131,12 @@ def test_splits_change_between_windows_only(found):
     assert "give the Team accumulate=2" in seen["sentence"]
 
 
-@pytest.mark.realtime
 def test_shares_follow_speed_and_each_sample_is_taken_once(found):
     """Ranks of speeds 4:2:1, one of which has loader workers: the same shares on all ranks, each sample once in each epoch."""
     each = [result(found, "measured", rank) for rank in range(len(PARTS))]
 
     assert each[0]["shares"] == each[1]["shares"] == each[2]["shares"]
-    assert all(abs(share - ideal) <= 6 for share, ideal in zip(each[0]["shares"][-1], (48, 24, 12), strict=True))
+    assert each[0]["shares"][-1] == (48, 24, 12)
     for epoch in range(3):
         places = [place for rank in each for _, taken in rank["taken"][10 * epoch : 10 * epoch + 10] for place in taken]
         assert sorted(places) == list(range(840))
@@ -154,7 +156,6 @@ def test_waiting_for_others_is_not_timed(found):
     assert fast < 0.04 < middle < 0.08 < slow
 
 
-@pytest.mark.realtime
 def test_once_settled_there_is_one_exchange_every_recheck_steps(found):
     """OptPerf: two probing splits, the solution, perhaps its repetition; then every tenth step."""
     exchanges = result(found, "settled")["exchanges"]
@@ -221,13 +222,16 @@ def test_a_trace_is_compared_with_a_simulation_of_it(traced: Path, clusters: Pat
     assert abs(compared["components"]["compute"]["percentage_points"]) < 15
 
 
-@pytest.mark.realtime
-def test_a_trace_of_even_shares_says_what_another_split_would_gain(clusters: Path):
-    """`hetsim-advise` on the cluster of it: of ranks of speeds 4:2:1, a split by speed makes up to 7/3, less what does not depend on it."""
-    best = hetsim.advise("cluster=even", *WORDS, "timing", "method=ssgd", processes=1, config_dir=clusters).data["rows"][0]
+def test_a_trace_of_even_shares_says_what_another_split_would_gain(tmp_path: Path):
+    """`hetsim-advise` on the cluster of it: a split by the ranks' speeds, 4:2:1, makes 7/3, less what does not depend on it."""
+    nodes = [{"count": 1, "seconds_per_sample": 1e-3 / part, "overhead_seconds": 0} for part in PARTS]
+    network = {"latency_seconds": 0, "bytes_per_second": 1e12}
+    even = hetsim.run("method=ssgd", *WORDS, "pictures=false", cluster={"nodes": nodes, "network": network}, folder=tmp_path / "even")
+    configs = cluster_of(even.folder, tmp_path)
+    best = hetsim.advise("cluster=even", *WORDS, "timing", "method=ssgd", processes=1, config_dir=configs).data["rows"][0]
 
     assert best["allocation"] is not None
-    assert 1.4 < best["gain"]["mean"] < 2.45
+    assert 2.2 < best["gain"]["mean"] <= 7 / 3
 
 
 @pytest.mark.parametrize(
