@@ -65,11 +65,11 @@ def crash(until: float) -> dict[str, Any]:
     return {"faults": {"detection_seconds": 1e-3, "schedule": [{"nodes": [1], "crash": 5e-3, "repair": until}]}}
 
 
-def on_hosts(cold: float, first: float = 0.0) -> dict[str, Any]:
-    """Each node on a machine of its own whose caches get cold, and whose kernels are prepared for each number of samples."""
+def on_hosts(cold: float, first: float = 0.0, program: float = 0.0) -> dict[str, Any]:
+    """Each node on a machine of its own: its caches get cold, it prepares kernels for each number of samples, and its program takes time."""
     its = world(hosts={f"h{rank}": {"cores": 1} for rank in range(4)})
     for rank, row in enumerate(its["nodes"]):
-        row |= {"host": f"h{rank}", "cold_seconds": cold, "cooling_seconds": 1e-3, "first_seconds": first}
+        row |= {"host": f"h{rank}", "cold_seconds": cold, "cooling_seconds": 1e-3, "first_seconds": first, "program_seconds": program}
     return its
 
 
@@ -100,6 +100,7 @@ PROPERTIES = {
     "a quota": Worse(PLAIN, world(nodes={"cpu_quota": 0.5}), "cpu_quota"),
     "cold caches": Worse(on_hosts(1e-6), on_hosts(3e-3), "cold_seconds"),
     "new numbers of samples": Worse(on_hosts(1e-6), on_hosts(1e-6, first=3e-3), "first_seconds"),
+    "own programs": Worse(on_hosts(1e-6), on_hosts(1e-6, program=3e-3), "program_seconds"),
     "jitter": Worse(world(network=jitter(1e-9)), world(network=jitter(5e-3)), "jitter_seconds"),
     "latency": Worse(PLAIN, world(network={"latency_seconds": 5e-3}), "latency_seconds"),
     "latency of nodes": Worse(PLAIN, world(nodes={"latency_seconds": 5e-3}), "latency_seconds"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -11,6 +11,7 @@ from hetsim.calibration.program import (
     FITTED,
     HELD_OUT,
     MIN_AT_ONCE,
+    MIN_ROUNDS,
     NUM_READINGS,
     PARTS_OF_MODEL,
     Measurement,
@@ -20,9 +21,11 @@ from hetsim.calibration.program import (
 )
 from hetsim.calibration.readings import AT_OWN_PACE, IN_STEP, Reading
 from hetsim.calibration.sharing import PULL, PUSH
+from hetsim.coordination.parameter_server import ParameterServer
 from hetsim.coordination.plan import Plan
 from hetsim.coordination.state import State
 from hetsim.effects import Node, Program, Receive, Send
+from hetsim.policies.admission import Barrier, EveryGradient
 from hetsim.vector import Vector
 
 
@@ -43,11 +46,8 @@ class AroundServer(Measurement):
                 self.steps(node, weights, sizes_of(plan, node.rank, (1.0,)), readings, f"beside {busy}") if node.rank < busy else nothing()
             )
         yield self.updates(node, weights, readings)
-        for kind in (AT_OWN_PACE, IN_STEP):
-            if node.rank == node.server:
-                yield self.serves_in_training(node, weights, kind, readings)
-            else:
-                yield self.served_in_training(node, weights, sizes_of(plan, node.rank, (1.0,))[0], kind, readings)
+        for kind, admission in ((AT_OWN_PACE, EveryGradient()), (IN_STEP, Barrier())):
+            yield self.in_training(node, plan, state, ParameterServer(admission=admission), kind, readings, self.over(node.num_workers))
         yield self.rest()
         for part in PARTS_OF_MODEL:
             payload = weights[: max(1, len(weights) // part)]
@@ -63,30 +63,15 @@ class AroundServer(Measurement):
             else:
                 yield self.begin_at_once(node, weights) if node.rank in self.at_once else nothing()
 
-    def served_in_training(self, node: Node, weights: Vector, samples: int, kind: str, readings: list[Reading]) -> Program[None]:
-        """The pushes and pulls of a worker in training."""
+    def over(self, num_workers: int) -> Callable[[], bool]:
+        """Whether a phase that begins at the first call is over, after this one of the calls."""
+        calls: list[float] = []
 
-        def exchange() -> Program[None]:
-            yield from Send(node.server, weights)
-            yield from Receive(node.server)
+        def is_over() -> bool:
+            calls.append(time.perf_counter())
+            return len(calls) > MIN_ROUNDS * num_workers and calls[-1] - calls[0] >= self.seconds
 
-        yield from self.in_training(node, weights, samples, exchange, kind, readings)
-        yield from Send(node.server)
-
-    def serves_in_training(self, node: Node, weights: Vector, kind: str, readings: list[Reading]) -> Program[None]:
-        """The server's part of `served_in_training`: an update for each push, or for the pushes of all workers that have not ended."""
-        num_asking, pushed = node.num_workers, []
-        while num_asking:
-            message = yield from Receive()
-            if message.payload is None:
-                num_asking -= 1
-            else:
-                pushed.append(message)
-            if pushed and (kind == AT_OWN_PACE or len(pushed) >= num_asking):
-                yield from self.update(node, weights, readings, "update in training")
-                for message in pushed:
-                    yield from Send(message.source, message.payload)
-                pushed.clear()
+        return is_over
 
     def begin_at_once(self, node: Node, payload: Vector) -> Program[None]:
         """Send a message whenever the server asks for it, and receive one back."""

@@ -2,32 +2,19 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
+from hetsim.calibration.accounts import PROGRAM
 from hetsim.calibration.doubts import doubts
-from hetsim.calibration.fit import LEAST_COLD, LEAST_SECONDS, Cold, Line, Steps, alone_of, busy_speeds, means, shown
+from hetsim.calibration.fit import LEAST_COLD, Cold, Steps, alone_of, busy_speeds, means, shown
+from hetsim.calibration.network import kept, network
 from hetsim.calibration.noise import Noise
 from hetsim.calibration.readings import AT_OWN_PACE, IN_STEP, Measured, Process
-from hetsim.calibration.sharing import sharing_noise
 from hetsim.cluster.hosts import Host
-from hetsim.cluster.model import Cluster, Network, Node, Server
-from hetsim.cluster.racks import Between, Rack
-
-LINKS = ("uplink_bytes_per_second", "downlink_bytes_per_second")
-KEPT = {
-    Node: ("max_samples", "rack", "device", "cost_per_hour", *LINKS, "half_duplex"),
-    Server: ("rack", "device", *LINKS, "half_duplex"),
-    Rack: (*LINKS, "half_duplex", "latency_seconds", "within"),
-    Between: ("bytes_per_second", "latency_seconds"),
-    Network: ("sharing", "all_reduce"),
-}
-"""The described keys that are not measured, and are copied into the calibrated cluster. Zero, False and None are left out."""
-FASTEST = 1e12
-"""The bytes per second if a larger message does not take longer than its work at both ends."""
+from hetsim.cluster.model import Cluster, Node, Server
 
 
 @dataclass(frozen=True)
@@ -121,7 +108,8 @@ def calibrated(
             row["first_seconds"] = shown(first)
         if updates := [seconds for measured in found for seconds in _updates(measured, rank)]:
             row["seconds_per_update"] = shown(fmean(updates))
-        row |= {"host": names[processes[rank].machine], **_quota(node, processes[rank], by_hetsim=capped_by_hetsim), **_kept(node)}
+        row |= _program(found, rank)
+        row |= {"host": names[processes[rank].machine], **_quota(node, processes[rank], by_hetsim=capped_by_hetsim), **kept(node)}
         nodes.append(row)
     server: dict[str, Any] = {"seconds_per_update": shown(given.server.seconds_per_update)}
     if given.server.seconds_per_byte:
@@ -132,12 +120,13 @@ def calibrated(
         mean = fmean(updates)
         laws[files[-1]] = service = Noise.fitted([seconds / mean for seconds in updates])
         server = {"seconds_per_update": shown(mean), **service.as_row(files[-1]), "host": names[processes[num_workers].machine]}
+        server |= _program([around], num_workers)
         server |= _quota(given.server, processes[num_workers], by_hetsim=capped_by_hetsim)
-    server |= _kept(given.server)
+    server |= kept(given.server)
     config = {
         "name": name,
         "nodes": nodes,
-        "network": _network(given, among if among is None else uncapped or among, around, capped=among),
+        "network": network(given, among if among is None else uncapped or among, around, capped=among),
         "server": server,
         "hosts": {names[machine]: host for machine, host in hosts.items()},
     }
@@ -162,7 +151,7 @@ def _after_exchanges(measured: Measured, rank: int, steps: Steps, speeds: Sequen
     for reading in measured.readings[rank]:
         if reading.kind in (AT_OWN_PACE, IN_STEP):
             pause = reading.seconds
-        elif reading.kind in ("update in training", "agreement") and pause is not None:
+        elif reading.kind in ("update in training", "agreement", PROGRAM) and pause is not None:
             pause += reading.seconds
         elif reading.kind == "in training" and pause is not None:
             yield pause, reading.cpu_seconds / slower - steps.seconds(reading.size)
@@ -182,9 +171,10 @@ def _updates(measured: Measured, rank: int) -> list[float]:
     return [reading.cpu_seconds for reading in measured.of(rank, "update in training") or measured.of(rank, "update")]
 
 
-def _kept(part: Node | Server | Rack | Between | Network) -> dict[str, Any]:
-    """The keys of a part that are described and not measured."""
-    return {key: value for key in KEPT[type(part)] if (value := getattr(part, key)) not in (None, False)}
+def _program(found: Sequence[Measured], rank: int) -> dict[str, float]:
+    """The mean CPU-seconds of a rank's own program."""
+    seconds = [reading.cpu_seconds for measured in found for reading in measured.of(rank, PROGRAM)]
+    return {"program_seconds": shown(fmean(seconds))} if seconds else {}
 
 
 def _quota(end: Node | Server, process: Process, *, by_hetsim: bool) -> dict[str, Any]:
@@ -240,111 +230,3 @@ def _hosts(
 def _tick(processes: Sequence[Process], machine: float) -> dict[str, float]:
     tick = next(process.tick_seconds for process in processes if process.machine == machine)
     return {"tick_seconds": shown(tick)} if tick else {}
-
-
-def _network(given: Cluster, among: Measured | None, around: Measured | None, *, capped: Measured | None = None) -> dict[str, Any]:
-    """Latency, rate and CPU work of messages, and of all-reduces among workers without hetsim's caps. Links and racks are unchanged."""
-    network: dict[str, Any] = {"latency_seconds": 0.0, "bytes_per_second": FASTEST, **_kept(given.network)}
-    cpu: dict[str, float] = {}
-    ranks = range(given.num_workers)
-    if around is not None:
-        ends = defaultdict(list)
-        for rank in ranks:
-            both = (rank, given.num_workers)
-            for size, seconds in work_of_ends(around, "message", both).items():
-                ends[size].append(seconds)
-        work = Line.fitted({size: fmean(seconds) for size, seconds in ends.items()})
-        wall = _wall([means(around.of(rank, "message"), "seconds") for rank in ranks], given)
-        network["latency_seconds"] = shown(max(0.0, wall.constant - work.constant))
-        if wall.slope * FASTEST > 1:
-            network["bytes_per_second"] = shown(1 / wall.slope)
-        network |= sharing_noise(given, around)
-        cpu |= _message(around, work)
-    if among is not None and given.num_workers > 1:
-        readings = [among.of(rank, "all_reduce") for rank in range(given.num_workers)]
-        wall_of = _mean_of([means(each, "seconds") for each in readings])
-        work = Line.fitted(work_of_ends(among, "all_reduce", range(given.num_workers)))
-        largest = [max(each, key=lambda reading: reading.size) for each in readings]
-        more, thread = in_exchanges(among if capped is None else capped, fmean(reading.cpu_seconds for reading in largest))
-        thread = max(thread, fmean(reading.thread_seconds for reading in largest))
-        cpu |= {"collective_seconds": shown(work.constant + more), "collective_seconds_per_byte": shown(work.slope)}
-        cpu["collective_thread_share"] = shown(min(1.0, thread / max(LEAST_SECONDS, more + work(largest[0].size))))
-        if agreed := [reading.cpu_seconds for rank in ranks for reading in (among if capped is None else capped).of(rank, "agreement")]:
-            cpu["agreement_seconds"] = shown(fmean(agreed))
-        table: list[list[float]] = []
-        for size, seconds in wall_of.items():
-            table.append([size, shown(max(seconds, table[-1][1] if table else 0.0))])
-        network["all_reduce_table"] = table
-        if around is None:
-            network["latency_seconds"] = shown(next(iter(wall_of.values())) / (2 * (given.num_workers - 1)))
-    ways = [([str(rack).removeprefix("rack ") for rack in pair], way) for pair, way in given.network.between.items()]
-    network["racks"] = {name: _kept(rack) for name, rack in given.network.racks.items()}
-    network["between"] = [{"racks": sorted(names), **_kept(way)} for names, way in ways]
-    return {key: value for key, value in network.items() if value not in ({}, [])} | {"cpu": cpu}
-
-
-def _message(around: Measured, work: Line) -> dict[str, float]:
-    """The keys of `network.cpu` for messages. `work` is the work of an end, by bytes, for consecutive messages.
-
-    The computing thread does a part of it. In training, caches are colder, because a push follows a gradient and a pull follows a wait. So
-    a worker's end of each message takes longer.
-    """
-    ranks = range(len(around.readings) - 1)
-    exchanges = [reading for rank in ranks for reading in around.of(rank, AT_OWN_PACE, IN_STEP)]
-    messages = [reading for rank in ranks for reading in around.of(rank, "message")]
-    nbytes = max(reading.size for reading in messages)
-    found: dict[str, float] = {}
-    alone, in_thread = (
-        fmean(getattr(reading, column) for reading in messages if reading.size == nbytes) for column in ("cpu_seconds", "thread_seconds")
-    )
-    moved = max(0.0, work.constant - in_thread)
-    for end in ("send", "receive"):
-        found |= {f"{end}_seconds": shown(moved), f"{end}_seconds_per_byte": shown(work.slope)}
-    if exchanges:
-        found["thread_seconds"] = shown(thread := fmean(reading.thread_seconds for reading in exchanges) / 2)
-        found |= Cold.of_exchanges(
-            [(reading.size / 1e6, reading.seconds, reading.cpu_seconds) for reading in exchanges], 2 * (alone - in_thread + thread)
-        ).as_row()
-    return found
-
-
-def work_of_ends(measured: Measured, kind: str, ranks: Sequence[int]) -> dict[int, float]:
-    """The mean CPU-seconds of a message at these ranks, by size: of the rank's process, and of its machine's interrupts.
-
-    Interrupts are charged to the interrupted processes, so the machine's CPU-seconds contain both. The result is at most the sum of both,
-    because other programs work, too.
-    """
-    of_ranks, of_machine, interrupts = (
-        [means(measured.of(rank, kind), column) for rank in ranks] for column in ("cpu_seconds", "machine_seconds", "interrupt_seconds")
-    )
-    machines = [measured.processes[rank].machine for rank in ranks]
-    found = dict.fromkeys(of_ranks[0], 0.0)
-    for machine in dict.fromkeys(machines):
-        places = [place for place, its in enumerate(machines) if its == machine]
-        for size in found:
-            processes = sum(of_ranks[place][size] for place in places)
-            most = processes + fmean(interrupts[place][size] for place in places)
-            found[size] += min(most, max(processes, fmean(of_machine[place][size] for place in places))) / len(ranks)
-    return found
-
-
-def in_exchanges(measured: Measured, alone: float) -> tuple[float, float]:
-    """The extra CPU-seconds of an all-reduce in training over `alone`, right after another one, and the computing thread's part of them."""
-    exchanges = [reading for rank in range(len(measured.readings)) for reading in measured.of(rank, IN_STEP)]
-    if not exchanges:
-        return 0.0, 0.0
-    more = fmean(reading.cpu_seconds for reading in exchanges) - alone
-    return max(0.0, more), fmean(reading.thread_seconds for reading in exchanges)
-
-
-def _wall(by_rank: Sequence[Mapping[int, float]], given: Cluster) -> Line:
-    """The seconds of a message, as a line in its size. If the config gives links, the fastest path determines the slope."""
-    if not (given.describes_links or given.network.between):
-        return Line.fitted(_mean_of(by_rank))
-    lines = [Line.fitted(seconds) for seconds in by_rank]
-    return Line(fmean(line.constant for line in lines), min(line.slope for line in lines))
-
-
-def _mean_of(by_rank: Sequence[Mapping[int, float]]) -> dict[int, float]:
-    """The mean over all ranks, by size."""
-    return {size: fmean(each[size] for each in by_rank) for size in by_rank[0]}

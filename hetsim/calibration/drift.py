@@ -74,8 +74,9 @@ def quantities(cluster: Cluster, *, samples: Sequence[Sequence[int]], nbytes: in
         for size in dict.fromkeys((sizes[0], sizes[len(sizes) // 2], sizes[-1])):
             found[of, f"gradient of {size} samples"] = _gradient(node, size)
         found |= {(of, "seconds_per_update"): node.seconds_per_update, (of, "cold_seconds"): node.cold_seconds}
-        found[of, "first_seconds"] = node.first_seconds
+        found |= {(of, "first_seconds"): node.first_seconds, (of, "program_seconds"): node.program_seconds}
     found["server", "seconds_per_update"] = cluster.server.seconds_per_update
+    found["server", "program_seconds"] = cluster.server.program_seconds
     network, of = cluster.network, f"message of {nbytes} bytes"
     found[of, "seconds"] = network.latency_seconds + nbytes / network.bytes_per_second
     if (cpu := network.cpu) is not None:

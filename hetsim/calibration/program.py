@@ -9,18 +9,21 @@ from __future__ import annotations
 import random
 import time
 from abc import abstractmethod
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import count
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
+from hetsim.calibration.accounts import PROGRAM, Cost, Round, accounted
 from hetsim.calibration.machine import clocks_of_helpers, machine_seconds
 from hetsim.calibration.readings import IN_STEP, Measured, Reading
+from hetsim.coordination.all_reduce import SynchronousAllReduce
 from hetsim.coordination.base import Coordination
 from hetsim.coordination.plan import Plan
 from hetsim.coordination.state import State
 from hetsim.effects import AllReduce, Batch, Commit, Gather, Gradient, Node, Program, Update
+from hetsim.policies.admission import Barrier
 from hetsim.vector import Vector
 
 FITTED = (0.125, 0.25, 0.5, 1.0, 2.0)
@@ -74,6 +77,8 @@ class Measurement(Coordination):
     """The machine's background work while all ranks rest: at the beginning, and before messages are measured."""
     at_once: Sequence[int] = ()
     """The workers whose messages are measured while they share links. All messages begin at once."""
+    states: list[State] = field(default_factory=list)
+    """The last committed states of the methods that this rank has run."""
     spinning: list[int] = field(default_factory=list)
     """The clocks of this process's threads that spin while they wait for the computing thread. Their CPU time does not count as work."""
     by_wall: Sequence[bool]
@@ -93,7 +98,7 @@ class Measurement(Coordination):
         if node.rank == (node.server if self.needs_server else 0):
             self.output.write_text(found.as_json())
         if not self.needs_server or node.rank == node.server:
-            yield from Commit(MOST_UPDATES, state.evolve(version=MOST_UPDATES))
+            yield from Commit(MOST_UPDATES, [state, *self.states][-1].evolve(version=MOST_UPDATES))
 
     @abstractmethod
     def phases(self, node: Node, plan: Plan, state: State, readings: list[Reading]) -> Iterator[Program[None]]:
@@ -110,7 +115,7 @@ class Measurement(Coordination):
         """The clocks of this rank."""
         return Meter.read(self.spinning)
 
-    def work(self, rank: int, took: Meter) -> float:
+    def work(self, rank: int, took: Meter | Cost) -> float:
         """The CPU-seconds of a rank's computation."""
         return took.wall if self.by_wall[rank] else took.thread
 
@@ -179,33 +184,46 @@ class Measurement(Coordination):
                 times = max(5, min(1000, int(self.seconds / len(PARTS_OF_MODEL) / longest)) // NUM_READINGS)
 
     def in_training(
-        self,
-        node: Node,
-        weights: Vector,
-        samples: int,
-        exchange: Callable[[], Program[Any]],
-        kind: str,
-        readings: list[Reading],
-        *,
-        rounds: int | None = None,
-        then: Callable[[list[Reading]], Program[None]] | None = None,
+        self, node: Node, plan: Plan, state: State, method: Coordination, kind: str, readings: list[Reading], until: Callable[[], bool]
     ) -> Program[None]:
-        """Gradients of all workers, each followed by an exchange of the weights, as in a method. `rounds` sets their number.
+        """Run a method's program from the last of `states`, or from `state`, and read its parts. The first round is not read.
 
-        The reading of an exchange has the microseconds of the gradient before it as size, and the CPU-seconds of the whole process.
+        The reading of an exchange has the microseconds of the gradient before it as size, and all CPU-seconds of the process that are of
+        no other part.
         """
-        position, done = 0, 0
-        began = time.perf_counter()
-        while done < (rounds or MIN_ROUNDS) or (rounds is None and time.perf_counter() - began < self.seconds):
-            computed = yield from self.gradient(node, weights, Batch(position, samples), "in training")
-            readings.append(computed)
-            before = self.now()
-            yield from exchange()
-            took = self.now().since(before)
-            readings.append(Reading(kind, round(1e6 * computed.seconds), took.wall, took.process, thread_seconds=took.thread))
-            if then is not None:
-                yield from then(readings)
-            position, done = position + samples, done + 1
+        previous: list[float] = []
+        """The seconds of the last gradient."""
+
+        def over(costs: Round, samples: int) -> None:
+            cost = defaultdict(Cost, costs)
+            program, update, commit, gradient = cost[PROGRAM], cost["Update"], cost["Commit"], cost["Gradient"]
+            if node.rank == node.server:
+                if previous:
+                    readings.append(Reading("update in training", 0, update.wall, self.work(node.rank, update)))
+                    own, num = program.plus(commit), max(1, cost["Receive"].num)
+                    readings.append(Reading(PROGRAM, 0, own.wall / num, own.thread / num))
+            elif previous:
+                moved = [each for name, each in costs.items() if name in ("AllReduce", "Send", "Receive")]
+                others = gradient.process + update.process + commit.process + program.thread
+                rest = sum(each.process for each in costs.values()) - others
+                wall, thread = sum(each.wall for each in moved), sum(each.thread for each in moved)
+                readings.append(Reading(kind, round(1e6 * previous[-1]), wall, max(thread, rest), thread_seconds=thread))
+                if commit.num:
+                    readings.append(Reading("update in training", 0, update.wall, self.work(node.rank, update)))
+                    readings.append(Reading("agreement", 0, commit.wall, commit.process))
+                readings.append(Reading(PROGRAM, 0, program.wall, program.thread))
+            if gradient.num:
+                readings.append(Reading("in training", samples, gradient.wall, self.work(node.rank, gradient)))
+            previous[:] = [gradient.wall]
+
+        last = [state, *self.states][-1]
+        done = {"version": last.version, "next_sample": last.next_sample, "num_samples": last.num_samples}
+        program = method.program(Node(node.rank, node.num_workers), plan, method.initial(plan, last.weights).evolve(**done))
+        self.states[:] = [(yield from accounted(program, process=self.process_seconds, until=until, over=over)) or last]
+
+    def process_seconds(self) -> float:
+        """The CPU-seconds of this process, without those of threads that spin."""
+        return time.process_time() - sum(map(cpu_seconds, self.spinning))
 
     def update(self, node: Node, weights: Vector, readings: list[Reading], kind: str = "update") -> Program[None]:
         """Take an optimizer step."""
@@ -248,6 +266,12 @@ def cpu_seconds(clock: int) -> float:
         return 0.0
 
 
+def after(count: int) -> Callable[[], bool]:
+    """A function that is true from its call of this number on."""
+    calls = iter(range(1, count))
+    return lambda: next(calls, None) is None
+
+
 def nothing() -> Program[None]:
     """A rank's program in a phase of other ranks: nothing."""
     yield from ()
@@ -270,30 +294,17 @@ class AmongWorkers(Measurement):
                 self.steps(node, weights, sizes_of(plan, node.rank, (1.0,)), readings, f"beside {busy}") if node.rank < busy else nothing()
             )
         yield self.updates(node, weights, readings)
-        yield self.all_in_training(node, state, sizes_of(plan, node.rank, (1.0,))[0], readings)
+        yield self.all_in_training(node, plan, state, readings)
         yield self.rest()
         for part in PARTS_OF_MODEL:
             yield self.all_reduces(weights[: max(1, len(weights) // part)], readings)
 
-    def all_in_training(self, node: Node, state: State, samples: int, readings: list[Reading]) -> Program[None]:
-        """All-reduce, update and agree whether to continue, as in synchronous SGD, as often as the slowest rank has time for."""
-        weights, versions = state.weights, count(1)
-
-        def exchange() -> Program[None]:
-            yield from AllReduce(weights * 1.0)
-
-        def then(readings: list[Reading]) -> Program[None]:
-            yield from self.update(node, weights, readings, "update in training")
-            version, before = next(versions), self.now()
-            yield from Commit(version, state.evolve(version=version))
-            took = self.now().since(before)
-            readings.append(Reading("agreement", 0, took.wall, took.process))
-
-        began = time.perf_counter()
-        yield from self.in_training(node, weights, samples, exchange, IN_STEP, [], rounds=MIN_ROUNDS, then=then)
+    def all_in_training(self, node: Node, plan: Plan, state: State, readings: list[Reading]) -> Program[None]:
+        """Run synchronous SGD: first a few rounds, and then as many as the slowest rank can do in the phase."""
+        method, began = SynchronousAllReduce(admission=Barrier()), time.perf_counter()
+        yield from self.in_training(node, plan, state, method, IN_STEP, [], after(MIN_ROUNDS))
         longest = max((yield from Gather(time.perf_counter() - began))) / MIN_ROUNDS
-        rounds = max(10, int(self.seconds / longest))
-        yield from self.in_training(node, weights, samples, exchange, IN_STEP, readings, rounds=rounds, then=then)
+        yield from self.in_training(node, plan, state, method, IN_STEP, readings, after(max(10, int(self.seconds / longest))))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from hetsim.calibration.accounts import PROGRAM
+
 AT_OWN_PACE, IN_STEP = "exchange at own pace", "exchange in step"
 """Exchanges of the weights after a gradient: by messages to the server and back, at each worker's own pace, or all together."""
 KINDS = (
     "alone", "update", "all_reduce", "message", "message beside others", "cold", "in training", "update in training", "agreement",
-    AT_OWN_PACE, IN_STEP, "push at once", "pull at once", "first",
+    AT_OWN_PACE, IN_STEP, "push at once", "pull at once", "first", PROGRAM,
 )  # fmt: skip
 """The kinds of readings. "beside K" is a gradient of each of the first K workers at the same time."""
 

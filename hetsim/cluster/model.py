@@ -62,6 +62,8 @@ class Node:
     """The time constant: the extra time after a pause of p seconds is cold_seconds · (1 − exp(−p / cooling_seconds))."""
     first_seconds: float = 0.0
     """The extra time of the first gradient of each number of samples, for which libraries prepare kernels."""
+    program_seconds: float = 0.0
+    """The cost of the worker's own program: for each commit without a server, for each message with a vector from a server."""
     max_samples: int | None = None
     """The largest share that fits into memory, in samples; None: no bound."""
     micro_batch: int | None = None
@@ -151,6 +153,8 @@ class Server:
     cpu_quota_period_seconds: float | None = None
     cpu_quota_covers_messages: bool = False
     host: str | None = None
+    program_seconds: float = 0.0
+    """The cost of the server's own program for each message with a vector that it receives."""
     assumed: frozenset[str] = frozenset()
     """The fields that a config of machines does not set."""
 

@@ -138,7 +138,7 @@ class Messaging:
                 process.callback = None
                 callback(None)
 
-        received = self.receive(process, fx.Receive(effect.source), answer)
+        received = Messaging.receive(self, process, fx.Receive(effect.source), answer)
         if received is SUSPENDED and process.callback is answer:
             self.env.at(self.env.now + effect.seconds, expire, priority=LAST)
         return received

@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 import worlds
 
-from hetsim.calibration.cluster import KEPT, calibrated, work_of_ends
+from hetsim.calibration.accounts import PROGRAM
+from hetsim.calibration.cluster import calibrated
 from hetsim.calibration.fit import Cold, Line, Steps, busy_speeds
 from hetsim.calibration.machine import machine_seconds
 from hetsim.calibration.measuring.balance import balance_seconds, ends_at
+from hetsim.calibration.network import KEPT, work_of_ends
 from hetsim.calibration.readings import AT_OWN_PACE, IN_STEP, Measured, Reading
 from hetsim.cluster.hosts import Host
 from hetsim.cluster.model import Cluster, Network, Node, Server
@@ -116,7 +118,8 @@ def test_the_time_until_an_idle_core_takes_over_is_found(balance: float) -> None
         for rank, (found, work) in enumerate(zip(ranks, works, strict=True)):
             waits = 0.0 if rank == 0 else together - work
             found += [Reading("in training", 32, together - waits, work), Reading(IN_STEP, 0, 1e-3, 1e-3)]
-            found += [Reading("update in training", 0, 2e-4, 2e-4), Reading("agreement", 0, 3e-4 + waits, 1e-4)]
+            found += [Reading("update in training", 0, 2e-4, 2e-4), Reading("agreement", 0, 1e-4, 1e-4)]
+            found += [Reading(PROGRAM, 0, 2e-4 + waits, 2e-4)]
     measured = Measured(ranks, [])
 
     assert balance_seconds(measured, (0, 1, 2), Host(cores=2)) == pytest.approx(balance, abs=2e-5)
@@ -169,11 +172,12 @@ def test_a_whole_cluster_is_found() -> None:
 FOUND: dict[type, set[str]] = {
     Node: {
         *("seconds_per_sample", "overhead_seconds", "table", "seconds_per_update", "noise", "cold_seconds", "cooling_seconds"),
-        *("first_seconds", "host", "cpu_quota", "cpu_quota_period_seconds", "cpu_quota_covers_messages", "latency_seconds"),
+        *("first_seconds", "program_seconds"),
+        *("host", "cpu_quota", "cpu_quota_period_seconds", "cpu_quota_covers_messages", "latency_seconds"),
     },
     Server: {
         *("seconds_per_update", "seconds_per_byte", "noise", "shards", "latency_seconds"),
-        *("host", "cpu_quota", "cpu_quota_period_seconds", "cpu_quota_covers_messages"),
+        *("host", "cpu_quota", "cpu_quota_period_seconds", "cpu_quota_covers_messages", "program_seconds"),
     },
     Network: {"latency_seconds", "bytes_per_second", "jitter_seconds", "sharing_noise", "all_reduce_table", "cpu", "racks", "between"},
     Rack: set(),

@@ -420,6 +420,24 @@ def test_agreeing_on_whether_to_continue_is_work(waits: bool, expected: float) -
     assert [b - a for a, b in pairwise(run.seconds)] == pytest.approx([expected] * 2)
 
 
+def test_the_program_of_a_commit_is_work() -> None:
+    """Each rank's own, on its own thread: the slower program sets the pace."""
+    workers = world(on("lab", 1.0, program_seconds=0.25), on("lab", 1.0, program_seconds=0.5), network=NO_NETWORK, hosts={"lab": {"cores": 8}})
+    run = timed("ssgd", workers=workers, updates=3)
+
+    assert [b - a for a, b in pairwise(run.seconds)] == pytest.approx([1.5] * 2)
+
+
+@pytest.mark.parametrize("method", ["asgd", "od_sgd"])
+def test_the_program_of_a_message_with_a_vector_is_work(method: str) -> None:
+    """Of the worker for the weights that it pulls, and of the server for the gradient. A worker of OD-SGD computes meanwhile."""
+    server = {"host": "lab", "program_seconds": 0.5}
+    workers = world(on("lab", 1.0, program_seconds=0.25), network=NO_NETWORK, server=server, hosts={"lab": {"cores": 8}})
+    run = timed(method, workers=workers, updates=6)
+
+    assert [b - a for a, b in pairwise(run.seconds)][2:] == pytest.approx([1.75 if method == "asgd" else 1.25] * 3)
+
+
 @pytest.mark.parametrize("share", [0.0, 0.25, 1.0])
 def test_a_part_of_a_collective_is_not_urgent(share: float) -> None:
     """1 s on each of two ranks, on as many cores as they like: what the thread and the others do goes on at the same time."""
@@ -486,6 +504,7 @@ def test_what_is_measured_before_a_run_shares_the_cores() -> None:
         ({"hosts": {"lab": {"cores": 2, "busy_speeds": [1.0]}}}, "busy_speeds must have the speed of a core with 1, 2 … 2 of them busy"),
         ({"rows": {"cold_seconds": 0.1, "cooling_seconds": 0.1}}, "has cold_seconds and no host, on which alone pauses count"),
         ({"rows": {"first_seconds": 0.1}}, "has first_seconds and no host, on which alone it counts: give it a host, or leave"),
+        ({"rows": {"program_seconds": 0.1}}, "has program_seconds and no host, on which alone it counts: give it a host, or leave"),
         ({"rows": {"host": "lab", "cold_seconds": 0.1}, "hosts": LAB}, "has cold_seconds and lacks cooling_seconds: give both, or neither"),
         ({"rows": {"host": "lab", "cold_seconds": 0.1, "cooling_seconds": 0}, "hosts": LAB}, "cooling_seconds must be above zero"),
         ({"rows": {"cpu_quota_period_seconds": 0.1}}, "has cpu_quota_period_seconds and no cpu_quota"),

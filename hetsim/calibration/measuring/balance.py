@@ -7,6 +7,7 @@ from itertools import islice
 from statistics import fmean
 from typing import NamedTuple
 
+from hetsim.calibration.accounts import PROGRAM
 from hetsim.calibration.readings import IN_STEP, Measured
 from hetsim.cluster.hosts import Host
 from hetsim.sim.clock import Clock
@@ -69,10 +70,10 @@ def ends_at(host: Host, works: Sequence[float]) -> float:
 
 
 def _rounds(measured: Measured, rank: int) -> Iterator[Round]:
-    kinds = ("in training", IN_STEP, "update in training", "agreement")
+    kinds = ("in training", IN_STEP, "update in training", "agreement", PROGRAM)
     readings = measured.of(rank, *kinds)
     for place in range(len(readings) - len(kinds) + 1):
-        four = readings[place : place + len(kinds)]
-        if tuple(reading.kind for reading in four) == kinds:
-            gradient, exchange, update, agreement = (reading.seconds for reading in four)
-            yield Round(gradient, exchange, update, agreement, four[0].cpu_seconds)
+        parts = readings[place : place + len(kinds)]
+        if tuple(reading.kind for reading in parts) == kinds:
+            gradient, exchange, update, agreement, program = (reading.seconds for reading in parts)
+            yield Round(gradient, exchange, update, agreement + program, parts[0].cpu_seconds)

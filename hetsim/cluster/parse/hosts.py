@@ -15,7 +15,9 @@ COLD = ("cold_seconds", "cooling_seconds")
 """The keys of a row of nodes for gradients after a pause, and of cluster.network.cpu for messages after a pause."""
 FIRST = "first_seconds"
 """The key of a row of nodes for gradients with a new number of samples."""
-CPU = ("cpu_quota", "cpu_quota_period_seconds", "cpu_quota_covers_messages", "host")
+PROGRAM = "program_seconds"
+"""The key of a row of nodes, and of the server, for what its own program costs."""
+CPU = (PROGRAM, "cpu_quota", "cpu_quota_period_seconds", "cpu_quota_covers_messages", "host")
 """The keys of a row of nodes, and of the server, for their share of the cores."""
 MIN_QUOTA = 1e-3
 """The smallest quota, as a share of a core. Linux grants at least a millisecond in a period of at most a second."""
@@ -64,14 +66,17 @@ def _host(key: str, config: Any) -> Host:
 def _cpu(key: str, entry: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a node or a server for its share of the cores."""
     host = None if entry.get("host") is None else str(entry["host"])
+    if host is None and entry.get(PROGRAM) is not None:
+        raise ValueError(f"{key} has {PROGRAM} and no host, on which alone it counts: give it a host, or leave {PROGRAM} out")
+    found = {"host": host, PROGRAM: _number(key, entry, PROGRAM)}
     covers = entry.get("cpu_quota_covers_messages")
     if covers is not None and not isinstance(covers, bool):
         raise ValueError(f"{key}.cpu_quota_covers_messages must be true or false, not {checks.shown(covers)}")
     if entry.get("cpu_quota") is None:
-        for name in CPU[1:3]:
+        for name in CPU[2:4]:
             if entry.get(name) is not None:
                 raise ValueError(f"{key} has {name} and no cpu_quota: give it one, or leave {name} out")
-        return {"host": host}
+        return found
     share = entry["cpu_quota"]
     if not MIN_QUOTA <= checks.number(f"{key}.cpu_quota", share) <= 1:
         raise ValueError(f"{key}.cpu_quota must be a share of one core, between {MIN_QUOTA:g} and 1, not {checks.shown(share)}")
@@ -83,7 +88,7 @@ def _cpu(key: str, entry: Mapping[str, Any]) -> dict[str, Any]:
             f"{key}.cpu_quota_period_seconds must be at most 1 and, as Linux grants at least {MIN_BUDGET_SECONDS:g} s each, at least "
             f"{MIN_BUDGET_SECONDS / share:g}, not {period:g}"
         )
-    return {"cpu_quota": float(share), "cpu_quota_period_seconds": period, "cpu_quota_covers_messages": bool(covers), "host": host}
+    return found | {"cpu_quota": float(share), "cpu_quota_period_seconds": period, "cpu_quota_covers_messages": bool(covers)}
 
 
 def _cold(key: str, entry: Mapping[str, Any]) -> dict[str, Any]:

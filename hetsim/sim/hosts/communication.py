@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Sequence
+from functools import partial
 from typing import Any
 
+from hetsim import effects as fx
 from hetsim.cluster.model import Cluster
 from hetsim.runtime.recorder import REGROUP, Recorder
-from hetsim.sim.clock import Callback, Clock
+from hetsim.sim.clock import SUSPENDED, Callback, Clock
 from hetsim.sim.collective_ops import PendingCollectives
 from hetsim.sim.hosts.processors import Processors
 from hetsim.sim.messages import Channel, Envelope, Messaging
@@ -48,6 +50,24 @@ class HostMessaging(Messaging):
     ) -> None:
         super().__init__(env, cluster, processes, recorders, seed=seed)
         self._processors = processors
+
+    def receive(self, process: RankProcess, effect: fx.Receive, callback: Callback) -> Any:
+        """As in Messaging. A vector costs the receiver's program CPU work before it continues."""
+        return self._taken(process.rank, callback, super().receive(process, effect, partial(self._take, process.rank, callback)))
+
+    def receive_within(self, process: RankProcess, effect: fx.ReceiveWithin, callback: Callback) -> Any:
+        """As `receive`."""
+        return self._taken(process.rank, callback, super().receive_within(process, effect, partial(self._take, process.rank, callback)))
+
+    def _take(self, rank: int, callback: Callback, message: Any) -> None:
+        if (answer := self._taken(rank, callback, message)) is not SUSPENDED:
+            callback(answer)
+
+    def _taken(self, rank: int, callback: Callback, message: Any) -> Any:
+        """The message, or SUSPENDED while the receiver's program works on it."""
+        if getattr(message, "payload", None) is None:
+            return message
+        return self._processors.received(rank, callback, message)
 
     def _begin(self, envelope: Envelope, channel: Channel) -> None:
         if channel.queue is None:

@@ -32,7 +32,7 @@ class Processors:
         self._env = env
         self._last_message = [-math.inf for _ in ends]
         """The time at which each rank last began to send or receive a message."""
-        self.agreement_seconds = self._cpu.agreement_seconds
+        self._programs = [end.program_seconds for end in ends]
         self._widths = widths
         """The number of cores that each rank's program uses at once."""
 
@@ -64,9 +64,15 @@ class Processors:
         self._move(rank, seconds * (1 - share), callback)
         self._in_thread(rank, seconds * share, callback)
 
-    def agree(self, rank: int, callback: Callback, going: bool) -> Any:
-        """Do the work of agreeing whether the run continues, and call `callback(going)`."""
-        return self._cores[rank].run(self.agreement_seconds, callback, going, budget=self._budgets[rank])
+    def commit(self, rank: int, callback: Callback, going: bool, *, agrees: bool) -> Any:
+        """Compute what a commit costs the rank's program, also the agreement on whether to continue. Calls `callback(going)`."""
+        seconds = self._programs[rank] + (self._cpu.agreement_seconds if agrees else 0.0)
+        return self._cores[rank].run(seconds, callback, going, budget=self._budgets[rank]) if seconds else going
+
+    def received(self, rank: int, callback: Callback, message: Any) -> Any:
+        """Compute what a message with a vector costs the rank's program. Calls `callback(message)`."""
+        seconds = self._programs[rank]
+        return self._cores[rank].run(seconds, callback, message, budget=self._budgets[rank]) if seconds else message
 
     def _message(self, rank: int, seconds: float, callback: Callback) -> None:
         now = self._env.now

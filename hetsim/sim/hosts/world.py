@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Collection, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from hetsim import effects as fx
@@ -105,12 +105,17 @@ class HostWorld(EventWorld):
         return self.processors.compute(rank, seconds, end, weights)
 
     def commit(self, process: RankProcess, effect: fx.Commit, callback: Callback) -> Any:
-        """The same as in EventWorld. If all ranks ask whether the run continues, each rank has work to do."""
-        agree = self.processors.agree
-        if not (self._stop.waits and self.processors.agreement_seconds):
+        """As in EventWorld. Without a server, a commit also costs each rank CPU work."""
+        if self.experiment.coordination.needs_server:
             return super().commit(process, effect, callback)
-        going = super().commit(process, effect, lambda going: agree(process.rank, callback, going))
-        return SUSPENDED if going is SUSPENDED else agree(process.rank, callback, going)
+        work = partial(self.processors.commit, process.rank, callback, agrees=self._stop.waits)
+
+        def committed(going: Any) -> None:
+            if (answer := work(going)) is not SUSPENDED:
+                callback(answer)
+
+        going = super().commit(process, effect, committed)
+        return SUSPENDED if going is SUSPENDED else work(going)
 
     def _attempts(self) -> HostAttempts:
         return HostAttempts(self.env, self.computed_at, self.processors, self._seconds, self._record_attempt)

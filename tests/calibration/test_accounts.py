@@ -1,0 +1,85 @@
+"""The parts of a method's program: each second belongs to one effect, or to the program itself."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from hetsim.calibration.accounts import PROGRAM, Round, accounted
+from hetsim.calibration.program import after
+from hetsim.coordination.state import State
+from hetsim.effects import AllReduce, Batch, Commit, Gradient, Program, Receive, Send
+from hetsim.vector import Phantom
+
+VECTOR = Phantom(8)
+
+
+class Clocks:
+    """Clocks that only move when told to: seconds, CPU-seconds of the thread, and of the process."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.wall = self.thread = self.process = 0.0
+        patch.setattr(time, "perf_counter", lambda: self.wall)
+        patch.setattr(time, "thread_time", lambda: self.thread)
+
+    def move(self, wall: float, thread: float, process: float) -> None:
+        """So much passes on each."""
+        self.wall, self.thread, self.process = self.wall + wall, self.thread + thread, self.process + process
+
+
+def played(clocks: Clocks, program: Program[Any], until: int) -> tuple[list[tuple[Round, int]], State | None]:
+    """The rounds of an accounted program in a world whose effects take 4, 2 and 3 seconds on the clocks, and what it returns."""
+    rounds: list[tuple[Round, int]] = []
+    running = accounted(program, process=lambda: clocks.process, until=after(until), over=lambda *each: rounds.append(each))
+    answer: Any = None
+    while True:
+        try:
+            running.send(answer)
+        except StopIteration as ended:
+            return rounds, ended.value
+        clocks.move(4.0, 2.0, 3.0)
+        answer = True
+
+
+def test_each_second_of_a_worker_belongs_to_one_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A round ends with a gradient: it has what followed the gradient before, and all of the program's own work."""
+    clocks = Clocks(monkeypatch)
+
+    def worker() -> Program[None]:
+        going = True
+        while going:
+            clocks.move(1.0, 0.5, 0.5)
+            yield from Gradient(VECTOR, Batch(0, 7), 0)
+            yield from AllReduce(VECTOR)
+            clocks.move(2.0, 1.0, 1.0)
+            going = yield from Commit(1, State(version=1, weights=VECTOR), ())
+
+    rounds, state = played(clocks, worker(), until=3)
+
+    assert state is not None
+    assert state.version == 1
+    assert [samples for _, samples in rounds] == [7, 7, 7]
+    for costs, _ in rounds[1:]:
+        assert {name: tuple(cost[:3]) for name, cost in costs.items()} == {
+            PROGRAM: (3.0, 1.5, 1.5),
+            **dict.fromkeys(("Gradient", "AllReduce", "Commit"), (4.0, 2.0, 3.0)),
+        }
+
+
+def test_a_round_of_a_server_ends_with_a_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    clocks = Clocks(monkeypatch)
+
+    def server() -> Program[None]:
+        going = True
+        while going:
+            yield from Receive()
+            clocks.move(1.0, 1.0, 1.0)
+            going = yield from Commit(1, State(version=1, weights=VECTOR), ())
+            yield from Send(0, VECTOR)
+
+    rounds, _ = played(clocks, server(), until=2)
+
+    assert [sorted(costs) for costs, _ in rounds] == [["Commit", "Receive", PROGRAM], ["Commit", "Receive", "Send", PROGRAM]]
+    assert [costs[PROGRAM].wall for costs, _ in rounds] == [1.0, 1.0]
