@@ -50,15 +50,22 @@ class FlatModel:
         one = [self._parameters[0].new_ones(1)] if statistics else []
         self.initial = torch.cat([tensor.detach().reshape(-1) for tensor in (*self._parameters, *statistics, *one)])
         """The vector of the model as it was given."""
-        self._placed = self.initial.clone()
-        _view([*self._parameters, *statistics], self._placed)
-        self._tail = [self._placed[self.num_parameters : -1], *one] if statistics else []
+        self._placed: torch.Tensor | None = None
+        """The vector that the model has; None: any vector, by views, which a model that writes into its parameters would change."""
+        self._tail: list[torch.Tensor] = []
+        if statistics or not (device.in_cpu_memory and _only_reads(model)):
+            self._placed = self.initial.clone()
+            _view([*self._parameters, *statistics], self._placed)
+            self._tail = [self._placed[self.num_parameters : -1], *one] if statistics else []
         self._one = self.initial.new_ones(())
         self._watcher: Watcher | None = None
 
     def place(self, at: torch.Tensor, *, training: bool) -> None:
-        """Copy `at` into the model: a copy, because training changes the running statistics."""
-        self._placed.copy_(at)
+        """Let the model have the weights `at`: a copy, if it may write into them, as training changes the running statistics."""
+        if self._placed is None:
+            _view(self._parameters, at)
+        else:
+            self._placed.copy_(at)
         if self.model.training != training:  # `train` visits every module
             self.model.train(training)
 
@@ -104,6 +111,7 @@ class FlatModel:
 class FlatTask(Task):
     """A task whose vectors are those of a flat model."""
 
+    gradients_are_new = True
     flat: FlatModel
 
     def parameters(self) -> Sequence[ParameterSpec]:
@@ -149,6 +157,16 @@ def _hidden_matrices(model: nn.Module) -> set[nn.Parameter]:
     embeddings = [layer.weight for layer in model.modules() if isinstance(layer, nn.Embedding | nn.EmbeddingBag)]
     head = next((layer for layer in reversed(matrices) if layer), [])
     return {parameter for layer in matrices for parameter in layer}.difference(embeddings, head)
+
+
+def _only_reads(model: nn.Module) -> bool:
+    """Whether the model surely never writes into its parameters: its layers are PyTorch's or hetsim's own, without hooks."""
+    return all(
+        type(layer).__module__.startswith(("torch.nn.modules.", "hetsim.workloads.models."))
+        and not (layer._forward_pre_hooks or layer._forward_hooks)
+        and getattr(layer, "max_norm", None) is None
+        for layer in model.modules()
+    )
 
 
 def _view(tensors: Sequence[torch.Tensor], vector: torch.Tensor) -> None:

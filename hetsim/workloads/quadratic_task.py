@@ -24,6 +24,7 @@ class QuadraticTask(Task):
     """f(x) = mean_i ½ Σ_k h_k (x_k − c_ik)²; its optimum is the mean of the c_i, and its loss is reported as f(x) − f(optimum)."""
 
     forkable = True
+    gradients_are_new = True
 
     def __init__(
         self,
