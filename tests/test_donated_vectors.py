@@ -16,6 +16,7 @@ from worlds import cluster, experiment, node, simulate
 
 from hetsim import effects as fx
 from hetsim.coordination.base import Coordination
+from hetsim.distributed.communication.channel import MOST_BUFFERS, Buffers
 from hetsim.distributed.rank.run import RankRun
 from hetsim.runtime.rank import RankState
 from hetsim.workloads.device import CPU
@@ -123,6 +124,33 @@ def test_a_gradient_that_its_task_keeps_is_not_overwritten(monkeypatch: pytest.M
 
     expected = simulate(described).weights
     assert all(isinstance(run, RankRun) and torch.equal(run.last.weights, expected) for run in runs)
+
+
+def test_memory_for_messages_is_given_again_once_no_tensor_is_in_it() -> None:
+    """A slice or another view of what was received keeps it, and so does an array."""
+    buffers = Buffers(64, CPU())
+    first, second = buffers.take(), buffers.take()
+    address, piece, array = first.data_ptr(), first.view(torch.float32)[3:5], second.numpy()
+
+    assert first.data_ptr() != second.data_ptr()
+    del first, second
+    assert buffers.take().data_ptr() not in (address, array.ctypes.data)
+    del piece
+    assert buffers.take().data_ptr() == address
+
+
+def test_so_much_memory_for_messages_is_kept() -> None:
+    """What is needed at once for more payloads is given back to the system."""
+    buffers = Buffers(64, CPU())
+    taken = [buffers.take() for _ in range(MOST_BUFFERS + 2)]
+    addresses = [tensor.data_ptr() for tensor in taken]
+    del taken[:MOST_BUFFERS]
+
+    again = [buffers.take() for _ in range(MOST_BUFFERS + 1)]
+
+    assert len({*addresses}) == MOST_BUFFERS + 2
+    assert [tensor.data_ptr() for tensor in again[:-1]] == addresses[:MOST_BUFFERS]
+    assert again[-1].data_ptr() not in addresses
 
 
 class Clamped(nn.Linear):

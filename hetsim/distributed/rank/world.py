@@ -75,7 +75,8 @@ class ProcessWorld:
     def _optimizers_in_place(self) -> Optimizers:
         """This rank's optimizers for steps `in_place`. They leave alone what a checkpoint or a restart may need of the last commit."""
         main, local = self.prepared.optimizer_of(self.rank), self.optimizers.local
-        if not self.task.gradients_are_new:
+        computes = self.rank < self.experiment.num_workers
+        if computes and not self.task.gradients_are_new:
             return Optimizers(main, local)
         memory = not (self.restarts or self.experiment.checkpoint.enabled or self.parts.keep is not None)
         return Optimizers(main.in_place(memory=memory), None if local is None else local.in_place(memory=memory))
