@@ -36,6 +36,7 @@ from hetsim.policies.compensation import NoCompensation
 from hetsim.policies.compression import NoCompression
 from hetsim.policies.weighting import NoDiscount, PerSample, PerWorker
 from hetsim.runtime.world import as_program_error
+from hetsim.vector import scaled
 
 PLAIN: dict[str, Any] = {
     "allocation": Even(),
@@ -58,7 +59,7 @@ def asgd(**policies: Any) -> ParameterServer:
 
 
 def said(effect: Effect[Any]) -> Any:
-    """A question in a form that can be compared; of a commit, the version, what goes with it, and who made it."""
+    """A question in a form that can be compared; of a commit, the version, what goes with it, and who made it; of a sum, the term."""
     if isinstance(effect, Send):
         return ("send", effect.to, effect.payload, effect.header)
     if isinstance(effect, Commit):
@@ -71,7 +72,7 @@ def said(effect: Effect[Any]) -> Any:
             state.num_samples,
             [(c.rank, c.samples, c.staleness) for c in effect.applied],
         )
-    return effect
+    return AllReduce(scaled(effect.value, effect.factor)) if isinstance(effect, AllReduce) else effect
 
 
 def finished(program: Program[None], answer: Any) -> bool:
