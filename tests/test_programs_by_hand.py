@@ -137,13 +137,11 @@ def test_weights_go_into_the_sum_and_measurements_into_the_next_split():
     plan = Plan(num_workers=2, batch_size=8)
     program = method.program(Node(1, 2), plan, method.initial(plan, 10.0))
 
-    asked = [next(program)]
-    for answer in (Computed(6.0, 0.5, 4, 1.0), 5.0, (3.0, 1.0)):
-        asked.append(program.send(answer))
+    asked = exchange(program, Computed(6.0, 0.5, 4, 1.0), 5.0, (3.0, 1.0))
     commit = program.send(9.0)
     assert isinstance(commit, Commit)
     asked.append(program.send(True))
-    asked.append(program.send(Computed(6.0, 0.5, 6, 1.0)))
+    asked.append(said(program.send(Computed(6.0, 0.5, 6, 1.0))))
 
     assert asked == [
         Gradient(at=10.0, batch=Batch(4, 4), version=0),
