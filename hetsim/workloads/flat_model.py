@@ -24,6 +24,8 @@ COUNTED_SAMPLES = 2
 # The backward pass of torch.autograd.grad, whose own Python takes as long as a tenth of a small model's gradient
 _engine: Any = torch.autograd.Variable._execution_engine
 _run_backward = _engine.run_backward
+# The consecutive views of a vector in one call, in half the time of torch.split. A part without numbers has one dimension.
+_unflattened: Any = torch._C._nn.unflatten_dense_tensors
 
 
 class FlatModel:
@@ -171,6 +173,5 @@ def _only_reads(model: nn.Module) -> bool:
 
 def _view(tensors: Sequence[torch.Tensor], vector: torch.Tensor) -> None:
     """Make the tensors consecutive views of the vector."""
-    sizes = [tensor.numel() for tensor in tensors]
-    for tensor, part in zip(tensors, torch.split(vector[: sum(sizes)], sizes), strict=True):
-        tensor.data = part.view(tensor.shape)
+    for tensor, part in zip(tensors, _unflattened(vector, tensors), strict=True):
+        tensor.data = part if part.numel() else part.view(tensor.shape)
