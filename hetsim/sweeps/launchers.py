@@ -1,4 +1,4 @@
-"""Hydra's sweeper and launchers: for runs that are shorter than Hydra's work around each run, and for jobs that run only checked configs."""
+"""Hydra's sweeper and launchers: for runs that are shorter than Hydra's own work, and for jobs that run only checked configs."""
 
 from __future__ import annotations
 

@@ -160,7 +160,7 @@ class SweepRecord(Callback):
 
 
 def launch_failure(error: Exception) -> RunFailed:
-    """An error that broke off a sweep, as a sentence that says how to resume."""
+    """The error that ended a sweep early, as a sentence that shows how to resume."""
     from concurrent.futures.process import BrokenProcessPool
 
     if isinstance(error, BrokenProcessPool):

@@ -23,7 +23,7 @@ TORCH_GROUPS = ("optimizer", "learning_rate_schedule")
 """The groups whose classes are torch.optim's instead of hetsim's."""
 OFFER = "write @hetsim.workload above a function that returns a hetsim.Training"
 MARK = "__hetsim_workload__"
-"""The attribute of a function that is decorated so."""
+"""The attribute of a decorated function."""
 imported: set[str] = set()
 """The user's modules whose code a config has run in this process."""
 
@@ -100,7 +100,7 @@ def _attribute(module: str, name: str, where: str) -> Any:
 
 
 def _imported(module: str, where: str) -> ModuleType:
-    """The module, imported with the packages above it: their code runs. ValueError with one sentence if that fails."""
+    """The module, imported with its parent packages: their code runs. Raises ValueError if that fails."""
     imported.add(module)
     try:
         for end in [at for at, letter in enumerate(f"{module}.") if letter == "."]:
