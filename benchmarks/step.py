@@ -41,6 +41,7 @@ from hetsim.distributed.pacing.padding import Pace, clock
 from hetsim.distributed.rank.run import RankRun, prepared_by
 from hetsim.effects import Batch
 from hetsim.runtime.experiment import Experiment
+from hetsim.runtime.recorder import UPDATE, Recorder
 from hetsim.runtime.trace import Trace, TracePart
 from hetsim.trust.shipped import configs
 from hetsim.workloads.classification import Classification
@@ -99,6 +100,16 @@ def experiment(coordination: str, model: str, num_ranks: int, steps: int) -> Exp
     return replace(made, workload=Images(model=model, model_options=MODELS[model]))
 
 
+class Marks(Recorder):
+    """Calls `mark` after each update."""
+
+    def __init__(self, mark: Callable[..., None]) -> None:
+        self.mark = mark
+
+    def on(self, kind: int) -> Callable[..., None] | None:
+        return self.mark if kind == UPDATE else None
+
+
 class Contenders:
     """One rank's part of each contender: a call takes all steps, from the same weights, and returns the last weights."""
 
@@ -142,7 +153,7 @@ class Contenders:
             pace = Pace("none")
             run = RankRun(
                 prepared_by(self.transport, pace, made, self.task, self.optimizers), trace, transport=self.transport, pace=pace,
-                reduction=Reduction.by_gloo(self.transport, self.task.device, reduction), keep=self.mark,
+                reduction=Reduction.by_gloo(self.transport, self.task.device, reduction), recorders=[Marks(self.mark)],
             )  # fmt: skip
             run.run()
         return run.last.weights  # type: ignore[no-any-return]

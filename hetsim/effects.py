@@ -143,7 +143,6 @@ class Gradient(Effect[Computed]):
     """
 
     communicates: ClassVar[bool] = False
-
     at: Vector
     batch: Batch
     version: int
@@ -167,7 +166,6 @@ class Attempt(Effect[Computed | None]):
     """
 
     communicates: ClassVar[bool] = False
-
     at: Vector
     batch: Batch
     version: int
@@ -179,15 +177,16 @@ class Update(Effect[Vector]):
     """One optimizer step from `at` along `gradient`: the new weights. Takes `seconds_per_update` of the server or the node.
 
     With a `fragment`, `gradient` contains only the entries of the fragment. The other weights do not change, and the optimizer has a
-    separate memory for each fragment. A `tentative` step does not change the optimizer's memory.
+    separate memory for each fragment. A `tentative` step does not change the optimizer's memory. With `in_place`, the new weights may
+    overwrite the gradient: do not read it again.
     """
 
     communicates: ClassVar[bool] = False
-
     at: Vector
     gradient: Vector
     fragment: Fragment | None = None
     tentative: bool = False
+    in_place: bool = field(default=False, compare=False)
 
 
 @dataclass(slots=True)
@@ -195,15 +194,15 @@ class LocalUpdate(Effect[Vector]):
     """One step of this worker's local optimizer from `at` along `gradient`: its next weights. Takes the node's `seconds_per_update`.
 
     `version` and `epoch` belong to the worker's newest global weights. The local learning-rate schedule depends on the epoch. Without a
-    local optimizer, the answer is `at` itself, without any delay.
+    local optimizer, the answer is `at` itself, without any delay. `in_place` is as in `Update`.
     """
 
     communicates: ClassVar[bool] = False
-
     at: Vector
     gradient: Vector
     version: int
     epoch: int
+    in_place: bool = field(default=False, compare=False)
 
 
 TAKEN = frozenset(("source", "header", "sent_at", "due_at"))
@@ -246,13 +245,14 @@ class ReceiveWithin(Effect["Message | None"]):
 
 @dataclass(slots=True)
 class AllReduce(Effect[Vector]):
-    """The sum of every worker's `value` (a vector), the same on every rank; waits until all workers have entered.
+    """The sum of every worker's `factor()` times `value` (a vector), the same on every rank; waits until all workers have entered.
 
-    With `in_place`, the sum may overwrite the value, so do not read the value again. This saves a copy, like MPI's IN_PLACE.
+    With `in_place`, the sum may overwrite the value, so do not read the value again. This saves copies, like MPI's IN_PLACE.
     """
 
     value: Vector
     in_place: bool = field(default=False, compare=False)
+    factor: Callable[[], float] | None = field(default=None, compare=False)
 
 
 @dataclass(slots=True)

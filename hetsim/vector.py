@@ -48,9 +48,11 @@ def where(condition: Vector, yes: Vector, no: Vector) -> Vector:
     return yes if isinstance(yes, Phantom) else yes.where(condition, no)
 
 
-def scaled(vector: Vector, factor: Callable[[], float]) -> Vector:
-    """`vector` times `factor()`, which is called only if the vector has entries."""
-    return vector if isinstance(vector, Phantom) else vector * factor()
+def scaled(vector: Vector, factor: Callable[[], float] | None, *, in_place: bool = False) -> Vector:
+    """`vector` times `factor()`, which is called only if the vector has entries. Without a factor, the vector itself."""
+    if factor is None or isinstance(vector, Phantom):
+        return vector
+    return vector.mul_(factor()) if in_place else vector * factor()
 
 
 def weighted_sum(vectors: Sequence[Vector], factors: Callable[[], Sequence[float]]) -> Vector:

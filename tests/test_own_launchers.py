@@ -13,7 +13,7 @@ from worlds import exit_status
 
 from hetsim.cli import main
 from hetsim.config.guard import provenance
-from hetsim.sweeps import launchers
+from hetsim.sweeps import basic_launcher
 
 pytestmark = pytest.mark.slow
 
@@ -72,13 +72,13 @@ def test_a_finished_run_is_not_started_again(tmp_path: Path, monkeypatch: pytest
     assert sweep(monkeypatch, tmp_path / "a", *typed) == 0
     assert sweep(monkeypatch, tmp_path / "b", *typed, NAMED) == 0
     started: list[str] = []
-    execute = launchers.execute
+    execute = basic_launcher.execute
 
     def counted(*parts: Any, **more: Any) -> Any:
         started.append(" ".join(parts[3]))
         return execute(*parts, **more)
 
-    monkeypatch.setattr(launchers, "execute", counted)
+    monkeypatch.setattr(basic_launcher, "execute", counted)
     capsys.readouterr()
     assert sweep(monkeypatch, tmp_path / "a", *typed[:1], "seed=0,1,2", *typed[2:]) == 0
     assert [word.split("seed=")[1] for word in started] == [f"2 learning_rate={rate}" for rate in (0.1, 0.2)] * 2

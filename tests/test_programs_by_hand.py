@@ -36,6 +36,7 @@ from hetsim.policies.compensation import NoCompensation
 from hetsim.policies.compression import NoCompression
 from hetsim.policies.weighting import NoDiscount, PerSample, PerWorker
 from hetsim.runtime.world import as_program_error
+from hetsim.vector import scaled
 
 PLAIN: dict[str, Any] = {
     "allocation": Even(),
@@ -58,7 +59,7 @@ def asgd(**policies: Any) -> ParameterServer:
 
 
 def said(effect: Effect[Any]) -> Any:
-    """A question in a form that can be compared; of a commit, the version, what goes with it, and who made it."""
+    """A question in a form that can be compared; of a commit, the version, what goes with it, and who made it; of a sum, the term."""
     if isinstance(effect, Send):
         return ("send", effect.to, effect.payload, effect.header)
     if isinstance(effect, Commit):
@@ -71,7 +72,7 @@ def said(effect: Effect[Any]) -> Any:
             state.num_samples,
             [(c.rank, c.samples, c.staleness) for c in effect.applied],
         )
-    return effect
+    return AllReduce(scaled(effect.value, effect.factor)) if isinstance(effect, AllReduce) else effect
 
 
 def finished(program: Program[None], answer: Any) -> bool:
@@ -136,13 +137,11 @@ def test_weights_go_into_the_sum_and_measurements_into_the_next_split():
     plan = Plan(num_workers=2, batch_size=8)
     program = method.program(Node(1, 2), plan, method.initial(plan, 10.0))
 
-    asked = [next(program)]
-    for answer in (Computed(6.0, 0.5, 4, 1.0), 5.0, (3.0, 1.0)):
-        asked.append(program.send(answer))
+    asked = exchange(program, Computed(6.0, 0.5, 4, 1.0), 5.0, (3.0, 1.0))
     commit = program.send(9.0)
     assert isinstance(commit, Commit)
     asked.append(program.send(True))
-    asked.append(program.send(Computed(6.0, 0.5, 6, 1.0)))
+    asked.append(said(program.send(Computed(6.0, 0.5, 6, 1.0))))
 
     assert asked == [
         Gradient(at=10.0, batch=Batch(4, 4), version=0),

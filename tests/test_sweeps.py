@@ -32,7 +32,7 @@ from hetsim.config.resolved import resolved
 from hetsim.results.reading.identity import folder_name, identity_of, typed_overrides
 from hetsim.results.reading.keys import ADDED, TOP, with_added, without_added
 from hetsim.runtime.checkpointing import STOPPED, Due
-from hetsim.sweeps import job, launchers
+from hetsim.sweeps import basic_launcher, job
 from hetsim.sweeps.outcomes import Outcome
 from hetsim.sweeps.record import SweepRecord
 
@@ -217,7 +217,7 @@ def test_a_sweep_that_breaks_off_is_one_sentence(
     def launch(*_: Any, **__: Any) -> None:
         raise error
 
-    monkeypatch.setattr(launchers.InThisProcess, "launch", launch)
+    monkeypatch.setattr(basic_launcher.InThisProcess, "launch", launch)
 
     assert command(monkeypatch, "-m", *TINY, f"hydra.sweep.dir={tmp_path}") == 1
     captured = capsys.readouterr()
@@ -235,7 +235,7 @@ def test_an_interrupted_sweep_says_how_to_go_on(
     def launch(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(launchers.InThisProcess, "launch", launch)
+    monkeypatch.setattr(basic_launcher.InThisProcess, "launch", launch)
 
     assert command(monkeypatch, "-m", *TINY, f"hydra.sweep.dir={tmp_path}") == 130
     assert capsys.readouterr().err == f"hetsim: interrupted: add hydra.sweep.dir={os.path.relpath(tmp_path)} to resume\n"

@@ -11,7 +11,6 @@ from typing import Any, NoReturn
 
 from hetsim.checks import one_line
 from hetsim.cli.ending import raise_at_signals, said, status
-from hetsim.cluster.quantities import SECONDS
 from hetsim.runtime.output import discard_output
 from hetsim.version import __version__
 
@@ -38,6 +37,8 @@ def seconds(text: str) -> float:
     """An option's time, with a unit or in seconds."""
     with contextlib.suppress(ValueError):
         return float(text)
+    from hetsim.cluster.quantities import SECONDS  # with NumPy, which --help does not need
+
     try:
         return float(SECONDS.read("it", text))
     except ValueError as error:

@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 from collections.abc import Callable
 from importlib import import_module
 
 from hetsim.cli.command import command
+from hetsim.trust import names
 
 
 def _script(name: str, module: str) -> Callable[[], None]:
     def script() -> None:
+        atexit.register(_keep_what_is_left)
+        gc.disable()  # imports leave none, and Python would look for it among them again and again
         with command(name, ()):
-            import_module(f"hetsim.cli.{module}").main()
+            main = import_module(f"hetsim.cli.{module}").main
+            gc.freeze()
+            gc.enable()
+            main()
 
     script.__doc__ = f"The command `{name}`."
     return script
+
+
+def _keep_what_is_left() -> None:
+    """Let the process end without a last look for garbage, unless a module of the user's may have left something to finalise."""
+    if not names.imported:
+        gc.freeze()
 
 
 hetsim = _script("hetsim", "main")

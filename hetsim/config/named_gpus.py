@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hetsim import checks
-from hetsim.catalogue.own import catalogue_of
-from hetsim.catalogue.tables import BYTES_PER_PARAMETER, Model
-from hetsim.catalogue.times import Choice, Times
 from hetsim.cluster.parse.machines import OF_NODE, OUTWARDS
+
+if TYPE_CHECKING:
+    from hetsim.catalogue.tables import Model
+    from hetsim.catalogue.times import Times
 
 KEY = "catalogue"
 EXAMPLE = "{model: resnet50}"
@@ -46,6 +47,9 @@ def named_gpus(cluster: Any) -> Named | None:
         raise ValueError(
             f"cluster.machines names {names[0]}, whose time depends on the model: add {KEY}: {EXAMPLE}, or type model=resnet50"
         )
+    from hetsim.catalogue.own import catalogue_of
+    from hetsim.catalogue.times import Choice
+
     entry = checks.mapping(f"cluster.{KEY}", config, required=("model",), optional=OPTIONAL, example=EXAMPLE)
     catalogue = catalogue_of(entry.get("file"))
     factors = checks.mapping(f"cluster.{KEY}.factors", entry.get("factors") or {}, optional=names)
@@ -91,6 +95,8 @@ def _sized(workload: Any, cluster: Mapping[str, Any], model: Model) -> Any:
         return workload
     if model.parameters is None:
         raise ValueError(f"no source gives the size of {model.name}: type workload.num_parameters=10M, with its number of parameters")
+    from hetsim.catalogue.tables import BYTES_PER_PARAMETER
+
     sent = BYTES_PER_PARAMETER if workload.get("bytes_per_parameter") is None else workload["bytes_per_parameter"]
     return {**workload, "num_parameters": model.parameters, "bytes_per_parameter": sent}
 

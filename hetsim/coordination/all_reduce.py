@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar
 
 from hetsim.coordination.base import Coordination
@@ -60,7 +61,7 @@ class SynchronousAllReduce(Coordination):
             epoch = plan.epoch(state.num_samples)
             timings, unreported = yield from gather_timings(unreported, state.version, asked=self.allocation.asks(state.allocation, epoch))
             group = with_timings(group, timings)
-            weights = yield from Update(at=state.weights, gradient=gradient)
+            weights = yield from Update(at=state.weights, gradient=gradient, in_place=True)
             allocation = self.allocation.observe(state.allocation, timings, epoch)
             state = replace(state, version=state.version + 1, weights=weights, allocation=allocation)
             node.own["unreported"] = unreported
@@ -70,10 +71,11 @@ class SynchronousAllReduce(Coordination):
     def gradient_and_sum(
         self, node: Node, plan: Plan, state: State, batches: Split
     ) -> Program[tuple[Computed, SynchronousContributions, Vector]]:
-        """This rank's gradient, all ranks' contributions, and their weighted sum."""
+        """This rank's gradient, all ranks' contributions, and their weighted sum, which is overwritten by the step along it."""
         computed = yield from self.compute(state.weights, batches[node.rank], state.version)
         group = contributions(batches, state.version, computed)
-        gradient = yield from AllReduce(self.term(computed.gradient, group, plan, node.rank), in_place=True)
+        factor = partial(self.factor, group, plan, node.rank)
+        gradient = yield from AllReduce(computed.gradient, in_place=True, factor=factor)
         return computed, group, gradient
 
     def compute(self, at: Vector, batch: Batch, version: int) -> Program[Computed]:

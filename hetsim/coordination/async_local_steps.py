@@ -58,7 +58,7 @@ class AsyncLocalSteps(ParameterServer):
             seconds = loss = 0.0
             for batch in batches:
                 computed = yield from Gradient(at=x, batch=batch, version=message.version)
-                x = yield from LocalUpdate(at=x, gradient=computed.gradient, version=message.version, epoch=message.epoch)
+                x = yield from LocalUpdate(at=x, gradient=computed.gradient, version=message.version, epoch=message.epoch, in_place=True)
                 seconds += computed.seconds
                 loss += computed.loss / len(batches)
             delta = with_tail(message.payload - x, x, plan.num_parameters)

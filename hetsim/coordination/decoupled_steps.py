@@ -139,7 +139,7 @@ class DecoupledSteps(Coordination):
             if message is None:
                 batch = batches.popleft()
                 computed = yield from Gradient(at=x, batch=batch, version=version)
-                x = yield from LocalUpdate(at=x, gradient=computed.gradient, version=version, epoch=epoch)
+                x = yield from LocalUpdate(at=x, gradient=computed.gradient, version=version, epoch=epoch, in_place=True)
                 done, since_answer, seconds, loss = done + 1, since_answer + 1, seconds + computed.seconds, loss + computed.loss
                 steps, samples = [count + 1 for count in steps], [count + batch.samples for count in samples]
             elif message.kind == PULL:

@@ -87,7 +87,7 @@ class DelayedAllReduce(OneStepDelay, SynchronousAllReduce):
                 following = PendingReduction(pending, seconds, unreported, batches, group)
                 unreported = unreported if seconds is None else UnreportedTimings()
             if before is not None:
-                weights = yield from Update(at=state.weights, gradient=gradient)
+                weights = yield from Update(at=state.weights, gradient=gradient, in_place=True)
                 previous = state.weights
                 state = replace(state, version=state.version + 1, weights=weights, next_sample=batches.stop)
                 state = replace(state, outstanding=() if following is None else batches)

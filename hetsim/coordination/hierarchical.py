@@ -161,7 +161,7 @@ class HierarchicalLocalSteps(AsyncLocalSteps):
                         reserve.computes = None
                         reserve.seconds = message.seconds
                         reserve.provide(trip)
-                        weights = yield from Update(weights, message.payload)
+                        weights = yield from Update(weights, message.payload, in_place=True)
                         num_pushed += 1
                         yield from Send(
                             above, told=PUSHED, rank=rank, batch=batch, version=message.version, seconds=message.seconds,
@@ -226,7 +226,7 @@ class HierarchicalLocalSteps(AsyncLocalSteps):
             if message.payload is not None:
                 applied = [replace(c, staleness=state.version - c.version) for c in pushed[server]]
                 pushed[server] = []
-                weights = yield from Update(state.weights, message.payload)
+                weights = yield from Update(state.weights, message.payload, in_place=True)
                 state = self.settled(state, outstanding, Decision(apply=tuple(applied)), plan)
                 state = state.evolve(version=state.version + 1, weights=weights)
                 going = yield from Commit(state.version, state, applied)

@@ -66,7 +66,7 @@ class LocalSteps(Coordination):
             unreported = unreported + own
             epoch = plan.epoch(state.num_samples)
             timings, unreported = yield from gather_timings(unreported, state.version, asked=self.allocation.asks(state.allocation, epoch))
-            weights = yield from Update(at=state.weights, gradient=delta)
+            weights = yield from Update(at=state.weights, gradient=delta, in_place=True)
             allocation = self.allocation.observe(state.allocation, timings, epoch)
             state = replace(state, version=state.version + 1, weights=weights, allocation=allocation)
             node.own["unreported"] = unreported
@@ -105,7 +105,7 @@ class LocalSteps(Coordination):
             loss = seconds = 0.0
             if batches[node.rank]:
                 computed = yield from Gradient(at=x, batch=batches[node.rank], version=state.version)
-                x = yield from LocalUpdate(at=x, gradient=computed.gradient, version=state.version, epoch=epoch)
+                x = yield from LocalUpdate(at=x, gradient=computed.gradient, version=state.version, epoch=epoch, in_place=True)
                 loss, seconds = computed.loss, computed.seconds
             own = own.appended(batches, seconds)
             group = group.appended(batches, seconds, loss)

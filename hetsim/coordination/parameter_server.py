@@ -17,7 +17,7 @@ from hetsim.policies.admission import Barrier, Decision, EveryGradient
 from hetsim.policies.compensation import NoCompensation
 from hetsim.policies.quorum import Quorum
 from hetsim.policies.weighting import NoDiscount, PerLocalStep, PerWorker
-from hetsim.vector import with_tail
+from hetsim.vector import Vector, with_tail
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,7 +151,8 @@ class ParameterServer(Coordination):
                 applied: Sequence[Contribution] = ()
                 if decision.apply and going:
                     compensation, applied = self.corrected(plan, state, decision.apply)
-                    weights = yield from Update(state.weights, self.total(applied, plan))
+                    total = self.total(applied, plan)
+                    weights = yield from Update(state.weights, total, in_place=self.is_free(total, applied))
                     num_samples = state.num_samples
                     for c in applied:
                         num_samples += c.batch.samples
@@ -233,6 +234,14 @@ class ParameterServer(Coordination):
                 c = replace(c, gradient=with_tail(gradient, c.gradient, plan.num_parameters), staleness=staleness)
             corrected.append(c)
         return compensation, corrected
+
+    def is_free(self, total: Vector, group: Sequence[Contribution]) -> bool:
+        """Whether nobody reads this sum of a group again: a single gradient may itself be the sum, and a policy may keep it."""
+        if type(self).total is not Coordination.total:
+            return False
+        forgets = type(self.admission) is EveryGradient and type(self.compensation) is NoCompensation
+        forgets = forgets and type(self.allocation).__module__.startswith("hetsim.")
+        return forgets or all(total is not c.gradient for c in group)
 
     def contribution(self, message: Message, held: Holding, plan: Plan, state: State) -> Contribution:
         """The contribution of a push: a gradient for the range and weights that the worker held."""

@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
-from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -93,13 +92,11 @@ def article(page: Page) -> str:
 
 def versions() -> str:
     """The versions of hetsim, Python and libraries that made the page."""
-    found = [f"{name} {metadata.version(name)}" for name in VERSIONS if _is_installed(name)]
+    from importlib import metadata  # with email, which no other part of a command needs
+
+    found = [f"{name} {each.version}" for name in VERSIONS for each in [*metadata.distributions(name=name)][:1]]
     system = f"Python {platform.python_version()}, {platform.system()} on {platform.machine()}"
     return f"hetsim {__version__}, {', '.join([*found, system])}"
-
-
-def _is_installed(name: str) -> bool:
-    return next(iter(metadata.distributions(name=name)), None) is not None
 
 
 def _parts(page: Page) -> Iterator[str]:

@@ -12,6 +12,7 @@ from threading import Lock
 from typing import Any, BinaryIO
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hetsim.coordination.contributions import max_staleness
 from hetsim.coordination.state import State
@@ -274,7 +275,14 @@ def packed_as_table(rows: bytes | bytearray) -> Any:
     for name in COLUMNS:
         column = columns[name]
         if name == "kind":
-            arrays.append(pa.DictionaryArray.from_arrays(column.astype(np.int8), list(KINDS)))
+            arrays.append(pa.DictionaryArray.from_arrays(_as_array(column.astype(np.int8)), list(KINDS)))
         else:
-            arrays.append(pa.array(column.astype(np.int32 if name in ("rank", "staleness") else column.dtype)))
+            arrays.append(_as_array(column.astype(np.int32 if name in ("rank", "staleness") else column.dtype)))
     return pa.table(arrays, names=list(COLUMNS))
+
+
+def _as_array(numbers: NDArray[Any]) -> Any:
+    """Numbers without gaps in memory as an Arrow array; `pa.array` would import numpy.ma."""
+    import pyarrow as pa
+
+    return pa.Array.from_buffers(pa.from_numpy_dtype(numbers.dtype), len(numbers), [None, pa.py_buffer(numbers)])

@@ -22,13 +22,13 @@ from hetsim.runtime.trace import Trace
 from hetsim.sim.garbage import of_this_run
 from hetsim.sim.gradient_processes import AUTO, check
 from hetsim.sim.lockstep.world import LockstepWorld
-from hetsim.sim.world import EventWorld
 from hetsim.workloads.device import check_present
 from hetsim.workloads.task import Task
 
 if TYPE_CHECKING:
     from hetsim.checkpoints.rows import SavedTrace
     from hetsim.checkpoints.saver import Saver
+    from hetsim.sim.world import EventWorld
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +102,8 @@ def world_of(
     keep, wants = (None, None) if saver is None else (partial(save, saver, experiment, task.num_samples), saver.due)
     if LockstepWorld.suits(experiment, task):
         return LockstepWorld(experiment, task, optimizers, recorders, checkpoint=checkpoint, keep=keep, wants=wants)
+    from hetsim.sim.world import EventWorld  # with SimPy, which lockstep does not need
+
     kind = EventWorld
     if experiment.cluster.shares_cores:
         from hetsim.sim.hosts.world import HostWorld

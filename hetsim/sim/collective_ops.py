@@ -14,7 +14,7 @@ from hetsim.cluster.model import Cluster
 from hetsim.runtime.recorder import ALL_REDUCE, GATHER, REGROUP, Recorder, interval_recorder
 from hetsim.sim.clock import SUSPENDED, Callback, Clock
 from hetsim.sim.rank_process import RankProcess
-from hetsim.vector import Vector, nbytes
+from hetsim.vector import Vector, nbytes, scaled
 
 
 @dataclass(slots=True)
@@ -44,7 +44,7 @@ class PendingCollectives:
     def all_reduce(self, process: RankProcess, effect: fx.AllReduce, callback: Callback) -> Any:
         """Takes the time of the network's algorithm from the last entry on. Terms are summed in rank order."""
         number = process.state.enter_collective()
-        values_by_rank = self._enter(process, fx.AllReduce, effect.value, callback, len(self.members))
+        values_by_rank = self._enter(process, fx.AllReduce, scaled(effect.value, effect.factor), callback, len(self.members))
         if values_by_rank:
             total = in_rank_order(values_by_rank.values())
             size = nbytes(total)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 from hetsim import checks
 from hetsim.runtime.cores import free_cores
 from hetsim.runtime.experiment import Experiment
-from hetsim.sim.gradient_batching import Compute, GradientBatcher
 from hetsim.workloads.phantom import PhantomWorkload
 from hetsim.workloads.task import Task
+
+if TYPE_CHECKING:
+    from hetsim.sim.gradient_batching import Compute, GradientBatcher
 
 AUTO = "auto"
 MOST = 1024
@@ -50,6 +53,8 @@ def only_one(experiment: Experiment) -> str | None:
 
 def gradients_of(experiment: Experiment, task: Task, gradient: Compute, processes: int | str) -> GradientBatcher:
     """The object that computes the gradients of a run in this many processes, or `auto`."""
+    from hetsim.sim.gradient_batching import GradientBatcher  # with SimPy, which lockstep does not need
+
     if processes == AUTO:
         most = min(free_cores(), experiment.num_workers, MOST_CHOSEN)
         if most > 1 and task.forkable and only_one(experiment) is None:

@@ -8,7 +8,6 @@ import shutil
 import sys
 import time
 import uuid
-from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,7 +19,6 @@ from hetsim.config.errors import report, sentence
 from hetsim.config.guard.folders import check_folder, check_no_links, check_script, check_script_folder
 from hetsim.distributed.launch.failure_report import leave_reason
 from hetsim.errors import RunFailed
-from hetsim.results.reading.finished_runs import keep_index
 from hetsim.results.reading.lock import only_run_in
 from hetsim.results.writing.folder import abandon
 from hetsim.runtime.files import unfinished, write_text
@@ -134,6 +132,8 @@ class SweepRecord(Callback):
         if failures:
             leave_reason(failures)
             print(failures, file=sys.stderr, flush=True)
+        from hetsim.results.reading.finished_runs import keep_index  # with NumPy, which no single run needs here
+
         keep_index(Path(self.folder), num_runs=len(outcomes))
         return not failures
 
@@ -161,6 +161,8 @@ class SweepRecord(Callback):
 
 def launch_failure(error: Exception) -> RunFailed:
     """The error that ended a sweep early, as a sentence that shows how to resume."""
+    from concurrent.futures.process import BrokenProcessPool
+
     if isinstance(error, BrokenProcessPool):
         return RunFailed(f"a worker process was killed, perhaps for lack of memory: {AGAIN}")
     if isinstance(error, RuntimeError) and type(error).__module__.startswith("submitit"):

@@ -24,6 +24,8 @@ TORCH_GROUPS = ("optimizer", "learning_rate_schedule")
 OFFER = "write @hetsim.workload above a function that returns a hetsim.Training"
 MARK = "__hetsim_workload__"
 """The attribute of a decorated function."""
+imported: set[str] = set()
+"""The user's modules whose code a config has run in this process."""
 
 
 def check_name(path: object, *, key: str, group: str, trust: Iterable[str] = ()) -> str:
@@ -99,6 +101,7 @@ def _attribute(module: str, name: str, where: str) -> Any:
 
 def _imported(module: str, where: str) -> ModuleType:
     """The module, imported with its parent packages: their code runs. Raises ValueError if that fails."""
+    imported.add(module)
     try:
         for end in [at for at, letter in enumerate(f"{module}.") if letter == "."]:
             _check_found(module[:end])

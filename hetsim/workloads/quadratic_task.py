@@ -24,6 +24,7 @@ class QuadraticTask(Task):
     """f(x) = mean_i ½ Σ_k h_k (x_k − c_ik)². Its optimum is the mean of the c_i. The reported loss is f(x) − f(optimum)."""
 
     forkable = True
+    gradients_are_new = True
 
     def __init__(
         self,

@@ -92,6 +92,10 @@ class Optimizer(ABC):
     def initial(self) -> Any:
         """The memory before the first step."""
 
+    def in_place(self, *, memory: bool) -> Optimizer:
+        """An optimizer with the same steps, which may overwrite the gradient and, with `memory`, the memory that its last step returned."""
+        return self
+
     @abstractmethod
     def step(self, memory: Any, weights: Vector, gradient: Vector, epoch: int, fragment: Fragment | None = None) -> tuple[Any, Vector]:
         """The new memory and the new weights. `epoch` counts whole passes over the data, for the schedule.
@@ -134,7 +138,9 @@ class Task(ABC):
     sequence: SampleSequence
     """The samples at each position, in tasks with data."""
     forkable: bool | None = None
-    """Whether forked processes compute the same gradients. None: unknown, so the user has to set `backend.processes`. False: never."""
+    """Whether forked processes compute the same gradients. None: only the user knows, and types `backend.processes`; False: never."""
+    gradients_are_new: bool = False
+    """Whether each gradient is a new vector that the task does not read again, so that a run may overwrite it."""
     pools: tuple[int, ...] | None = None
     """The number of samples of each worker; None: all workers share the samples."""
 

@@ -39,6 +39,7 @@ def test_a_finished_run_leaves_no_task(method: str, tmp_path: Path, monkeypatch:
 
 def test_the_collector_is_as_it_was() -> None:
     """After a run, and after one that failed."""
+    gc.unfreeze()  # a command may have begun in this process
     before = gc.get_threshold(), gc.get_freeze_count()
     made = experiment("method=asgd", "workload=quadratic", cluster=UNEVEN, batch_size=12, budget={"updates": 3})
     Simulation(made).run()

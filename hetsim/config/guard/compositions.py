@@ -195,6 +195,8 @@ class Compositions:
 
     @cached_property
     def _repository(self) -> Any:
+        if not self.of_others:  # no word and no file adds a folder
+            return self.loader.repository
         return self.loader._parse_overrides_and_create_caching_repo(self.name, self.hydra_words)[1]
 
 

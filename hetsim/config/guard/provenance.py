@@ -17,6 +17,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+from hydra._internal import defaults_list
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.config_repository import ConfigRepository
 from hydra._internal.hydra import Hydra
@@ -83,12 +84,13 @@ def _installed() -> bool:
     return getattr(ConfigLoaderImpl.load_configuration, "checked_by_hetsim", False)
 
 
-def _patches() -> list[tuple[type, str, Callable[..., Any]]]:
-    """The methods of Hydra that are replaced."""
+def _patches() -> list[tuple[Any, str, Callable[..., Any]]]:
+    """The methods and the function of Hydra that are replaced."""
     load, load_job = ConfigLoaderImpl.load_configuration, ConfigLoaderImpl.load_sweep_config
     read = ConfigRepository.load_config
     load_file, search = ConfigLoaderImpl._load_single_config, ConfigLoaderImpl._process_config_searchpath
     composed_mode = Hydra.get_mode
+    choices_so_far = defaults_list._create_interpolation_map
 
     @cache
     def own(overrides: tuple[str, ...], run_mode: RunMode, job_name: str) -> dict[str, Any]:  # noqa: ARG001
@@ -188,6 +190,10 @@ def _patches() -> list[tuple[type, str, Callable[..., Any]]]:
             return None
         return composed_mode(hydra, config_name, overrides)
 
+    def choices_referred_to(overrides: Any, defaults: list[Any], self_added: bool) -> Any:
+        """Hydra makes a config of all choices for each file, and reads it where a choice refers to another one."""
+        return choices_so_far(overrides, defaults, self_added) if any(default.is_interpolation() for default in defaults) else None
+
     checked_configuration.checked_by_hetsim = True  # type: ignore[attr-defined]
     return [
         (ConfigLoaderImpl, "load_configuration", checked_configuration),
@@ -196,6 +202,7 @@ def _patches() -> list[tuple[type, str, Callable[..., Any]]]:
         (ConfigLoaderImpl, "_load_single_config", checked_file),
         (ConfigLoaderImpl, "_process_config_searchpath", checked_search_path),
         (Hydra, "get_mode", mode),
+        (defaults_list, "_create_interpolation_map", choices_referred_to),
     ]
 
 

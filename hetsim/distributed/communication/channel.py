@@ -7,6 +7,7 @@ and 180 µs with two tags (medians of two runs of 800 each, two cores).
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from queue import SimpleQueue
@@ -19,6 +20,9 @@ from hetsim.distributed.communication.transport import Transport
 from hetsim.distributed.communication.wire import HEADER_BYTES, decoded, encoded
 from hetsim.vector import Phantom, nbytes
 from hetsim.workloads.device import Device
+
+MOST_BUFFERS = 4
+"""Kept for the payloads of one peer: one that is awaited, and those in use, such as the weights of earlier versions."""
 
 
 @dataclass(frozen=True)
@@ -90,11 +94,34 @@ class Outbox:
         return self._zeros
 
 
+class Buffers:
+    """Memory of `nbytes` for one payload after another: memory that no tensor is in any more is given again, without page faults."""
+
+    def __init__(self, nbytes: int, device: Device) -> None:
+        self._nbytes = nbytes
+        self._device = device
+        self._kept: list[tuple[torch.Tensor, weakref.ref[Any]]] = []
+        """Memory, and an array that lives as long as a tensor in this memory."""
+
+    def take(self) -> torch.Tensor:
+        """Bytes that nobody has. Memory from which a device copies is not kept, as the device may read it after the last tensor is gone."""
+        kept = self._kept
+        k = next((k for k, (_, user) in enumerate(kept) if user() is None), len(kept))
+        memory = kept[k][0] if k < len(kept) else self._device.empty(self._nbytes, dtype=torch.uint8)
+        if not self._device.in_cpu_memory:
+            return memory
+        array = memory.numpy()
+        if k < MOST_BUFFERS:
+            kept[k : k + 1] = [(memory, weakref.ref(array))]
+        return torch.from_numpy(array)
+
+
 class Incoming:
     """Receives the messages of one peer's `Outbox`, and is always ready for a payload of the usual size. One thread calls `receive`."""
 
     def __init__(self, channel: Channel) -> None:
         self._from = channel
+        self._buffers = Buffers(channel.usual, channel.device)
         self._packed = torch.empty(HEADER_BYTES, dtype=torch.uint8)
         self._ready = self._get_ready() if channel.usual else None
 
@@ -114,5 +141,5 @@ class Incoming:
         return header, expected.of(content)
 
     def _get_ready(self) -> tuple[torch.Tensor, Callable[[], object]]:
-        content = self._from.device.empty(self._from.usual, dtype=torch.uint8)
+        content = self._buffers.take()
         return content, self._from.link.begin_receive(content, self._from.peer, self._from.tag)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from hetsim import effects as fx
 from hetsim.checkpoints.file import packed, unpacked
@@ -96,6 +96,8 @@ class RegroupingWorld(ProcessWorld):
 
     `mailbox_in` makes the mailbox in each new group. With a `succession`, the senior member leads.
     """
+
+    restarts: ClassVar[bool] = True
 
     def __init__(
         self, parts: RankParts, *, membership: Membership, mailbox_in: Callable[[Group], Mailbox], joins: bool,

@@ -19,11 +19,12 @@ from hetsim.distributed.rank.gradient_sums import summed
 from hetsim.distributed.rank.parts import RankParts
 from hetsim.distributed.rank.standstill import Waiting
 from hetsim.distributed.rank.turn import MAIN, SECOND, Answered, StartedEffect, Turn
+from hetsim.runtime.experiment import Optimizers
 from hetsim.runtime.preparation import Preparation
 from hetsim.runtime.rank import RankState
 from hetsim.runtime.recorder import ALL_REDUCE, GATHER, GRADIENT, MESSAGE, UPDATE, ignore, interval_recorder
 from hetsim.runtime.world import as_program_error, handlers, unsupported
-from hetsim.vector import Phantom, Vector, nbytes
+from hetsim.vector import Phantom, Vector, nbytes, scaled
 
 
 class ProcessWorld:
@@ -35,6 +36,8 @@ class ProcessWorld:
 
     name: ClassVar[str] = "backend=dist"
     regroup: Any = unsupported
+    restarts: ClassVar[bool] = False
+    """Whether a rank may restart from its last commits, whose optimizer's memory no step may overwrite."""
 
     def __init__(self, parts: RankParts, *, transport: Transport, mailbox: Mailbox, reduction: Reduction, began: float) -> None:
         prepared, state = parts.prepared, parts.state
@@ -51,6 +54,7 @@ class ProcessWorld:
         self.reduction = reduction
         self.began = began
         self.nonfinite = parts.nonfinite
+        self._in_place = self._optimizers_in_place()
         self.gradient_seconds, self.update_seconds = described_times(prepared, state)
         self.collectives = Collectives(experiment.cluster, seed=experiment.seed)
         kinds = (GRADIENT, UPDATE, MESSAGE, ALL_REDUCE, GATHER)
@@ -67,6 +71,15 @@ class ProcessWorld:
         self.ended = False
         """Whether the program has ended."""
         self.handlers = handlers(self)
+
+    def _optimizers_in_place(self) -> Optimizers:
+        """This rank's optimizers for steps `in_place`. They leave alone what a checkpoint or a restart may need of the last commit."""
+        main, local = self.prepared.optimizer_of(self.rank), self.optimizers.local
+        computes = self.rank < self.experiment.num_workers
+        if computes and not self.task.gradients_are_new:
+            return Optimizers(main, local)
+        memory = not (self.restarts or self.experiment.checkpoint.enabled or self.parts.keep is not None)
+        return Optimizers(main.in_place(memory=memory), None if local is None else local.in_place(memory=memory))
 
     def _second_thread(self) -> ThreadPoolExecutor:
         return ThreadPoolExecutor(max_workers=1, initializer=self.task.device.own_queue)
@@ -140,17 +153,19 @@ class ProcessWorld:
 
     def update(self, state: RankState, effect: fx.Update, turn: Turn) -> Answered:
         """Computed, and held for seconds_per_update of the server or the node."""
-        weights = state.update(self.prepared.optimizer_of(self.rank), effect)
+        in_place = effect.in_place and not effect.tentative
+        weights = state.update(self._in_place.main if in_place else self.prepared.optimizer_of(self.rank), effect)
         self.task.device.synchronise()
         return weights, self._updated(self.update_seconds(effect.gradient, turn.at - self.began), turn.version, turn)
 
     def local_update(self, state: RankState, effect: fx.LocalUpdate, turn: Turn) -> Answered:
         """Computed if there is a local optimizer, and held for the node's seconds_per_update."""
-        if self.optimizers.local is None:
+        local = (self._in_place if effect.in_place else self.optimizers).local
+        if local is None:
             return effect.at, turn.at
         if turn.thread == MAIN:
             state.version = effect.version
-        weights = state.local_update(self.optimizers.local, effect.at, effect.gradient, effect.epoch)
+        weights = state.local_update(local, effect.at, effect.gradient, effect.epoch)
         self.task.device.synchronise()
         return weights, self._updated(self.update_seconds(effect.gradient, turn.at - self.began), effect.version, turn)
 
@@ -185,8 +200,9 @@ class ProcessWorld:
         """Sent and summed, and held from the last entry on. A further scalar reduction determines that time."""
         self._num_collectives[turn.thread] += 1
         number = turn.number or state.enter_collective()
-        value = effect.value
-        total = (self.reduction.main if turn.thread == MAIN else self.reduction.second)(value, in_place=effect.in_place)
+        value = scaled(effect.value, effect.factor, in_place=effect.in_place and self.task.gradients_are_new)
+        in_place = effect.in_place or value is not effect.value
+        total = (self.reduction.main if turn.thread == MAIN else self.reduction.second)(value, in_place=in_place)
         self.task.device.synchronise()
         last = turn.transport.maximum(turn.at) if self.pace.pad else turn.at
         size = nbytes(value)
