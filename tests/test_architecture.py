@@ -156,7 +156,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "runtime/": ("runtime", "coordination", "cluster", "workloads", *GROUND),
     "checkpoints/": ("checkpoints", "runtime", "coordination", "policies", "workloads", *GROUND),
     "calibration/measuring/": ("calibration", "config", "distributed", "sim", *EXPERIMENTS),
-    "calibration/": ("calibration", "coordination", "cluster", "effects", "vector"),
+    "calibration/": ("calibration", "coordination", "policies", "cluster", "effects", "vector"),
     "results/reading/": ("results.reading", "runtime", "trust", *GROUND),
     "results/writing/": ("results.writing", "results.reading", "runtime", *GROUND),
     "results/tables/": ("cluster.quantities", "results.tables", "results.writing", "results.reading", "runtime", "trust", *GROUND),

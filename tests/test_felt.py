@@ -66,7 +66,7 @@ def crash(until: float) -> dict[str, Any]:
 
 
 def on_hosts(cold: float, first: float = 0.0, program: float = 0.0) -> dict[str, Any]:
-    """Each node on a machine of its own: its caches get cold, it prepares kernels for each number of samples, and its program takes time."""
+    """Each node on a machine of its own. Caches get cold, kernels are prepared for each number of samples, and programs take time."""
     its = world(hosts={f"h{rank}": {"cores": 1} for rank in range(4)})
     for rank, row in enumerate(its["nodes"]):
         row |= {"host": f"h{rank}", "cold_seconds": cold, "cooling_seconds": 1e-3, "first_seconds": first, "program_seconds": program}
