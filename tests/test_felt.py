@@ -150,7 +150,7 @@ def ended(method: str, cluster: dict[str, Any]) -> tuple[float, list[str]]:
 def test_a_worse_property_changes_the_time_or_the_run_says_that_its_method_does_not_feel_it(method: str, name: str) -> None:
     """No cell is silent. A method that feels it does not say that it does not. Local servers on hosts are refused."""
     worse = PROPERTIES[name]
-    if method == "halos" and name in ("cold caches", "new numbers of samples"):
+    if method == "halos" and name in ("cold caches", "new numbers of samples", "own programs"):
         with pytest.raises(ValueError, match="are not described for local servers"):
             described(method, worse.before)
         return
