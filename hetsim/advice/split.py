@@ -1,4 +1,4 @@
-"""A candidate's split of each batch: the samples of each kind of node in a sentence, and the lines that fix them in a script."""
+"""A candidate's split of each batch: the samples of each kind of node in a sentence, and the Python that sets them in a script."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def split_of(candidate: Candidate, batch_sizes: Sequence[int], cluster: Cluster,
         candidate: what was simulated.
         batch_sizes: the samples of each node that took part, in rank order, at the end of the simulated run.
         cluster: all nodes.
-        names: the ranks of each GPU that the question names.
+        names: the ranks of each GPU that is named on the command line.
     """
     batch = sum(batch_sizes)
     if not batch_sizes or tuple(batch_sizes) == proportional([1.0] * len(batch_sizes), batch):

@@ -5,7 +5,7 @@
     run = hetsim.run("method=dbs_sgd", "cluster=mixed4")
     run.summary["updates_per_second"], run.curve(), run.timeline()
 
-`run` takes the arguments of the command, and returns the results in the run's folder. Errors that you can correct are ValueErrors, or
+`run` takes the arguments of the command, writes a folder, and returns its results. Errors that you can correct are ValueErrors, or
 `hetsim.errors.RunFailed` if the run had begun. The message is one sentence.
 """
 
@@ -69,7 +69,7 @@ def run(*words: str, trust: Sequence[str] = (), config_dir: str | Path | None = 
 
     Args:
         words: arguments of the command line, such as "method=dbs_sgd" and "backend=dist".
-        trust: exact names of your modules whose classes `_target_` may use.
+        trust: names of your modules from which `_target_` may load classes.
         config_dir: a folder with further config files, as `--config-dir`.
         folder: the folder of the run's files; by default a new folder below runs/.
         keys: the same arguments as keywords: method="dbs_sgd". A mapping changes some keys of a group and
@@ -134,7 +134,7 @@ def sweep(
         engine: "local", or "ray" for the Ray cluster of RAY_ADDRESS or for Ray on this machine.
         folder: the folder of the runs; by default a new folder below runs/. hetsim does not repeat finished runs there.
         grid: values for each method separately, as `+grid=`: {"asgd": {"learning_rate": [0.01, 0.02]}}.
-        trust: exact names of your modules whose classes `_target_` may use.
+        trust: names of your modules from which `_target_` may load classes.
         config_dir: a folder with further config files, as `--config-dir`.
 
     Returns:
@@ -268,7 +268,7 @@ def search(
         engine: "local", or "ray" for the Ray cluster of RAY_ADDRESS or for Ray on this machine.
         sampler: the Optuna sampler, "tpe" or "random".
         prune: whether to stop simulated trials early if they cannot win.
-        trust: exact names of your modules whose classes `_target_` may use.
+        trust: names of your modules from which `_target_` may load classes.
         config_dir: a folder with further config files, as `--config-dir`.
 
     Returns:
@@ -313,7 +313,7 @@ def advise(
         folder: the folder for the results of simulations, from which the same call resumes; by default none.
         minutes: the time limit. After this limit, or at SIGTERM, the call returns the best result so far, and
             `data["stopped"]` gives the reason.
-        trust: exact names of your modules whose classes `_target_` may use.
+        trust: names of your modules from which `_target_` may load classes.
         config_dir: a folder with further config files, as `--config-dir`.
 
     Returns:

@@ -144,7 +144,7 @@ class Team:
             model: a DistributedDataParallel, compiled or not.
             hook: a hook of torch.distributed.algorithms.ddp_comm_hooks, which averages the weighted gradients and may compress them.
             state: the hook's state. None passes the model's process group, which these hooks expect.
-            loss: "mean", or "global" for a loss that `scale` weights, or that your script divides by a total over all ranks.
+            loss: "global" if your script divides the loss by a total over all ranks or calls `scale`; otherwise "mean".
         """
         ddp = distributed(model, self._control.group, state)
         if ddp in self._losses:
@@ -169,8 +169,8 @@ class Team:
     def scale(self, loss: torch.Tensor, weight: float | torch.Tensor | None = None) -> torch.Tensor:
         """Scale a loss by N·b_i/R. The average of its gradients over the ranks is then the gradient of the mean over the whole batch.
 
-        Use it for models that `wrap` refuses: FSDP2, SyncBatchNorm, losses over the samples of all ranks. Also use it if you add a second
-        loss to a `loss="global"`, such as a mean over different samples of each rank. Raises ValueError if the gradient could be wrong.
+        Use it for models that `wrap` refuses: FSDP2, SyncBatchNorm, losses over the samples of all ranks. With
+        `loss="global"`, also use it for each term of the loss that is a mean over this rank's samples. Raises ValueError if the gradient could be wrong.
 
         Args:
             loss: the mean over this rank's samples. With weight 0 it may be non-finite.
@@ -208,7 +208,7 @@ class Team:
         """Σ b_i v_i / R over all ranks, such as the mean loss of the whole batch. All ranks wait for one another.
 
         Args:
-            value: v_i, a number or a tensor of any shape. The mean has its shape and device; of integers, it has torch's default dtype.
+            value: v_i, a number or a tensor of any shape. The mean has its shape and device. For integers, the mean has torch's default dtype.
         """
         present = self._used.present
         step = present.step if present is not None and self._used.is_last_word else self._given().step
@@ -216,7 +216,7 @@ class Team:
             return averaged(value, step, self._control)
 
     def own(self, number: T) -> T:
-        """Return the number, or 0 if this rank's batch is a copy of another rank's sample, which no sum over all ranks must count.
+        """Return the number, or 0 if this rank's batch is a copy of another rank's sample, which must not count in any sum over ranks.
 
         Args:
             number: what the script sums up over all ranks and divides a `loss="global"` by, such as the boxes in this rank's batch.
@@ -251,7 +251,7 @@ class Team:
     def state_dict(self) -> dict[str, Any]:
         """The position of the run, as plain numbers, strings and lists. It is the same on all ranks.
 
-        A resumed run begins with the step after the last reduced gradients, or with the first step of an unfinished window. For a model
+        A resumed run begins with the step after the last one whose gradients were all-reduced, or with the first step of an unfinished window. For a model
         that is not wrapped, the run begins after the last step that the loop received.
         """
         if self._schedule is None:
@@ -283,7 +283,7 @@ class Team:
         return self._windows.waiting()
 
     def close(self) -> None:
-        """Stop timing, and with `trace`, on all ranks, write the rest. You need not call it if your loop exhausts the loader."""
+        """Stop timing, and write the rest of a `trace`. Call it on all ranks. You need not call it if your loop exhausts the loader."""
         unwatch(self._windows)
         if self._trace is not None:
             self._trace.close()
