@@ -169,8 +169,8 @@ class Team:
     def scale(self, loss: torch.Tensor, weight: float | torch.Tensor | None = None) -> torch.Tensor:
         """Scale a loss by N·b_i/R. The average of its gradients over the ranks is then the gradient of the mean over the whole batch.
 
-        Use it for models that `wrap` refuses: FSDP2, SyncBatchNorm, losses over the samples of all ranks. With
-        `loss="global"`, also use it for each term of the loss that is a mean over this rank's samples. Raises ValueError if the gradient could be wrong.
+        Use it for models that `wrap` refuses: FSDP2, SyncBatchNorm, losses over the samples of all ranks. With `loss="global"`, also use it
+        for each term of the loss that is a mean over this rank's samples. Raises ValueError if the gradient could be wrong.
 
         Args:
             loss: the mean over this rank's samples. With weight 0 it may be non-finite.
@@ -208,7 +208,7 @@ class Team:
         """Σ b_i v_i / R over all ranks, such as the mean loss of the whole batch. All ranks wait for one another.
 
         Args:
-            value: v_i, a number or a tensor of any shape. The mean has its shape and device. For integers, the mean has torch's default dtype.
+            value: v_i, a number or a tensor of any shape. The mean has the same shape and device, and a floating-point dtype.
         """
         present = self._used.present
         step = present.step if present is not None and self._used.is_last_word else self._given().step
@@ -251,8 +251,8 @@ class Team:
     def state_dict(self) -> dict[str, Any]:
         """The position of the run, as plain numbers, strings and lists. It is the same on all ranks.
 
-        A resumed run begins with the step after the last one whose gradients were all-reduced, or with the first step of an unfinished window. For a model
-        that is not wrapped, the run begins after the last step that the loop received.
+        A resumed run begins with the step after the last one whose gradients were all-reduced, or with the first step of an unfinished
+        window. For a model that is not wrapped, the run begins after the last step that the loop received.
         """
         if self._schedule is None:
             raise ValueError("the Team has no loader yet, so there is no position to save: call team.loader first")
