@@ -10,7 +10,7 @@ All contenders run in the same processes, in turn, on gloo and loopback:
 
 The ratio is to the faster plain server of each repeat. All threads have real-time priority where the system grants it, so that other
 work on the machine disturbs no contender. With --ordinary only the threads that move messages have it: gloo's and hetsim's. The last
-weights of all contenders are compared. In hetsim's run, the server's calls of send and recv, and their bytes, are counted.
+weights of all contenders are compared.
 """
 
 from __future__ import annotations
@@ -176,53 +176,24 @@ class Servers:
             dist.recv(weights, self.server)
 
 
-class Counter:
-    """Counts the calls of `dist.send` and `dist.recv` in this process, and their bytes."""
-
-    def __init__(self) -> None:
-        self.calls: dict[str, int] = {"send": 0, "recv": 0}
-        self.nbytes: dict[str, int] = {"send": 0, "recv": 0}
-        self._plain = {name: getattr(dist, name) for name in self.calls}
-
-    def __enter__(self) -> Counter:
-        for name, call in self._plain.items():
-            setattr(dist, name, self.counting(name, call))
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for name, call in self._plain.items():
-            setattr(dist, name, call)
-
-    def counting(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        """The call, counted."""
-
-        def counted(tensor: torch.Tensor, *args: Any, **options: Any) -> Any:
-            self.calls[name] += 1
-            self.nbytes[name] += tensor.nbytes
-            return call(tensor, *args, **options)
-
-        return counted
-
-
 def part(transport: GlooTransport, num_parameters: int, pairs: int, updates: int, ordinary: bool) -> Any:
     """One process: all contenders in turn, each time in the other order."""
     servers = Servers(experiment(transport.size - 1, num_parameters, updates), transport, ordinary=ordinary)
     rates: list[dict[str, float]] = []
     faults: dict[str, list[float]] = {name: [] for name in servers.calls}
     names = list(servers.calls)
-    with Counter() as counter:
-        *_, weights = servers.taken("hetsim")
+    *_, weights = servers.taken("hetsim")
     for repeat in range(pairs):
         rates.append({})
         for name in names if repeat % 2 else reversed(names):
             rates[-1][name], fault, end = servers.taken(name)
             faults[name].append(fault)
             assert end is None or weights is None or torch.equal(end, weights)
-    return rates, {name: statistics.median(of_runs) for name, of_runs in faults.items()}, counter.calls, counter.nbytes
+    return rates, {name: statistics.median(of_runs) for name, of_runs in faults.items()}
 
 
 def main() -> None:
-    """Print the rates, their ratios, and what is sent for an update."""
+    """Print the rates and their ratios."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workers", type=int, default=8)
     parser.add_argument("--parameters", type=int, default=1_000_000)
@@ -233,16 +204,13 @@ def main() -> None:
     assert arguments.updates % arguments.workers == 0, "each worker of a plain server takes as many updates as the others"
     print(machine())
     parts = in_processes(arguments.workers + 1, part, arguments.parameters, arguments.pairs, arguments.updates, arguments.ordinary)
-    rates, faults, calls, nbytes = parts[-1]
+    rates, faults = parts[-1]
     for name in rates[0]:
         of_runs = sorted(taken[name] for taken in rates)
         spread = f"{statistics.median(of_runs):8.1f} updates/s ({of_runs[0]:.1f} … {of_runs[-1]:.1f})"
         print(f"{name:12}{spread}, {faults[name]:.0f} page faults each")
     ratios = sorted(taken["hetsim"] / max(taken["one thread"], taken["threads"]) for taken in rates)
     print(f"hetsim / the faster plain one: {statistics.median(ratios):.3f} ({ratios[0]:.2f} … {ratios[-1]:.2f})")
-    for name, count in calls.items():
-        each = f"{count / arguments.updates:.2f} calls and {nbytes[name] / arguments.updates:.0f} bytes"
-        print(f"{name}: {each} for each update, which has {4 * arguments.parameters} bytes each way")
 
 
 if __name__ == "__main__":
