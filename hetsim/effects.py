@@ -80,8 +80,8 @@ class Computed:
 class Contribution:
     """One worker's gradient as a policy sees it: its `rank` and `batch`, the `version` of its weights, its `seconds` and its mean `loss`.
 
-    `staleness` is τ in versions. A compensation corrects the `gradient`, a flat vector, from the weights `used`. If workers take local
-    steps before a push, a contribution is the change of the weights by `num_gradients` steps: `gradient` is w_i − x_i.
+    `staleness` is τ in versions. A compensation corrects `gradient`, a flat vector that was computed at the weights `used`.
+    If workers take local steps before a push, `gradient` is the change of the weights by `num_gradients` steps, w_i − x_i.
     """
 
     rank: int
@@ -129,7 +129,7 @@ class Effect(Generic[T]):
     __slots__ = ()
 
     communicates: ClassVar[bool] = True
-    """Whether the answer needs other ranks. A rank with an outdated membership may only yield effects that do not."""
+    """Whether the answer needs other ranks. A rank with an outdated membership may yield only effects that need no other rank."""
 
     def __iter__(self) -> Generator[Effect[Any], Any, T]:
         return (yield self)  # type: ignore[no-any-return]

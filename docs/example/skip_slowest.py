@@ -52,7 +52,7 @@ class SkipSlowest(Admission):
         return replace(state, ranks=frozenset(range(num_workers)))
 
     def fair_share(self, group: Sequence[Contribution], batch_size: int, num_workers: int) -> float:
-        """An equal share of the group, also if its batch is shorter."""
+        """An equal share of the group's samples, also if the batch is shorter than B."""
         return sum(c.samples for c in group) / len(group)
 
     def decided(self, state: Arrived) -> tuple[Arrived, Decision]:

@@ -10,7 +10,7 @@ from hetsim.cluster.distributions import Distribution
 
 @dataclass(frozen=True, kw_only=True)
 class Outages:
-    """When a node is absent: `scheduled` outages (from, until) in seconds, in order, and then crashes at random times."""
+    """When a node is absent: `scheduled` outages (from, until) in seconds, in order, followed by crashes at random times."""
 
     scheduled: tuple[tuple[float, float], ...] = ()
     seconds_to_crash: Distribution | None = None

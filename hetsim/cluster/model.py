@@ -23,7 +23,7 @@ MACHINE = "machine"
 
 @dataclass(frozen=True, kw_only=True)
 class SlowSpells:
-    """Slow spells of a node that other programs use, too: work takes `factor` times as long. A run starts with a fast spell."""
+    """Slow spells of a node, caused by other programs: work takes `factor` times as long. A run starts with a fast spell."""
 
     factor: float
     seconds_between: Distribution
@@ -256,7 +256,7 @@ class Cluster:
         return tuple(number[self._outermost_rack(node)] for node in self.nodes)
 
     def end(self, rank: int) -> Node | Server:
-        """The node of a worker, or the server for a higher rank. Local servers equal it, but stand in the racks of their regions."""
+        """The node of a worker, or the server for a higher rank. Local servers equal the server, but are in their regions' racks."""
         return self.nodes[rank] if rank < self.num_workers else self.server
 
     def path(self, sender: int, receiver: int) -> Path:

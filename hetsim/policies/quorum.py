@@ -22,7 +22,7 @@ class QuorumState:
 
 @dataclass(frozen=True, kw_only=True)
 class Quorum(Admission):
-    """K reports begin an exchange. The rule drops answers that arrive after the reporters' answers and a grace window.
+    """K reports begin an exchange. The rule waits for their answers and then for a grace window, and drops later answers.
 
     Decoupled DiLoCo, arXiv 2604.21428. The grace is γ (τ ξ_step − ξ_quorum − ξ_exchange), where the ξ are moving averages. So on average,
     the whole exchange ends within τ local steps. The grace is zero if this value is negative, and before the first exchange.

@@ -164,7 +164,7 @@ class Hinge(Discount):
 
 @dataclass(frozen=True, kw_only=True)
 class Exponential(Discount):
-    """d(τ) = γ(τ) e^(−a τ), before both of Adam's moments: CGAD, arXiv 2605.09126. At τ = 0 it is Adam.
+    """d(τ) = γ(τ) e^(−a τ), which multiplies a gradient before Adam updates its moments: CGAD, arXiv 2605.09126. At τ = 0 it is Adam.
 
     Scaling all gradients alike would not change Adam's steps. Here, late gradients count less in the moments than other gradients. γ is a
     cosine gate: (1 + cos(π τ / c)) / 2 up to the cutoff c, and 0 after it. Without a cutoff γ is 1, the paper's Adam-Decay. The paper's
@@ -190,7 +190,7 @@ class Exponential(Discount):
 
 @dataclass(frozen=True)
 class Rescaled(Discount):
-    """d(τ) = (τ + 1) / N: over k versions, the weights of each worker add up to k/N, at any speed. Rescaled ASGD, arXiv 2605.13434.
+    """d(τ) = (τ + 1) / N: over k versions, each worker's factors d(τ) add up to k/N, whatever its speed. Rescaled ASGD, arXiv 2605.13434.
 
     If two successive gradients of a worker are applied at versions v and u, the second has τ = u − v − 1. So the factors telescope if the
     worker continues at once and the server drops nothing. N is the number of workers in the cluster.

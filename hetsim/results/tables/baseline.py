@@ -16,7 +16,7 @@ from hetsim.trust.shipped import choice
 
 
 def with_gains(groups: Sequence[Group], baseline: str, metric: Metric, remarks: list[str]) -> list[Group]:
-    """The groups with a gain in each row. Raises ValueError if no row is the baseline, or several are equally close to a row."""
+    """The groups with a gain in each row. Raises ValueError if no row matches the baseline, or several match a row equally well."""
     wanted = _parsed(baseline)
     found = [_on_all_nodes([row for row in group.rows if _is(row, wanted)], wanted) for group in groups]
     if not any(found):

@@ -50,7 +50,7 @@ def estimate(values: Sequence[Number], *, scale: str) -> Estimate:
     """The mean over runs, on a scale that is "logarithmic", "linear", "from zero" (linear), or "share" (linear from 0 to 1).
 
     On a logarithmic scale the mean is geometric. The interval is computed from logarithms, so it is above zero. If a value is not above
-    zero, the scale is linear from zero. Then the interval ends at zero unless a value is below.
+    zero, the scale is linear from zero. Then the lower bound is at least zero, unless a value is negative.
 
     There is no mean if a run has no number, because leaving that run out would favour its config. A single run has no interval.
     """
