@@ -63,7 +63,7 @@ class Node:
     first_seconds: float = 0.0
     """The extra time of the first gradient of each number of samples, for which libraries prepare kernels."""
     program_seconds: float = 0.0
-    """The cost of the worker's own program: for each commit without a server, for each message with a vector from a server."""
+    """The seconds of the worker's own program. Each commit without a server costs them, or each message with weights from a server."""
     max_samples: int | None = None
     """The largest share that fits into memory, in samples; None: no bound."""
     micro_batch: int | None = None

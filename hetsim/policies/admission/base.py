@@ -46,7 +46,7 @@ class Admission(ABC):
         """
 
     def group_size(self, num_workers: int) -> int:
-        """How many gradients make a version. With 1, a weight only makes the step longer or shorter.
+        """How many gradients make a version. With 1, the weight of a contribution only scales the step.
 
         Args:
             num_workers: N.
@@ -98,7 +98,7 @@ class Admission(ABC):
         return state
 
     def fair_share(self, group: Sequence[Contribution], batch_size: int, num_workers: int) -> float:
-        """An equal share of the global batch that a group belongs to, in samples.
+        """The samples of each contribution if the group's global batch were split equally.
 
         Args:
             group: the contributions that make a version.

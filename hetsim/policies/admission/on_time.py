@@ -54,7 +54,7 @@ class Malenia(Collecting):
     """Collect gradients at the current weights until every worker has sent one, then apply all; drop late ones. No worker waits.
 
     Malenia SGD, arXiv 2305.12387; with `weighting=per_worker_mean`, the step is along (1/N) Σ μ_i, as in the authors' code. The rule
-    ignores late gradients; that code stops them instead. It does not wait for workers that are absent or have nothing left to compute.
+    ignores late gradients; that code stops them instead. The rule waits for no worker that is absent or has nothing left.
     """
 
     lets_gradients_be_late: ClassVar[bool] = False

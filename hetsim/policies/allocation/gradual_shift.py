@@ -26,7 +26,7 @@ class GradualShift(Allocation):
     """Move Δ samples from the slowest to the fastest worker; halve Δ if the last receiver is now the slowest.
 
     LB-BSP's rule for step times that may not be linear in the samples: arXiv 1806.02508. It shifts once all workers have been
-    measured with the current split. At Δ = 1, the rule does not move a sample back to a worker that would not finish the sample sooner.
+    measured with the current split. At Δ = 1, the rule moves a sample back only to a worker that would finish it sooner.
     """
 
     step: int = 5
