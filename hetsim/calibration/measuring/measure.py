@@ -149,7 +149,7 @@ def measure(
     asked = replace(
         experiment, coordination=coordination, budget=Budget(updates=MOST_UPDATES, seconds=float(MOST_UPDATES)),
         evaluate_every_epochs=1e9, evaluate_every_seconds=None,
-        local_optimizer=None, regional_optimizer=None, stop_when_diverged=False, method="calibration",
+        local_optimizer=None, regional_optimizer=None, stop_when_diverged=False, nonfinite="skip", method="calibration",
     )  # fmt: skip
     backend.check(asked)
     if said is not None and backend.leads(asked):
