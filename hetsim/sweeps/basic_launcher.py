@@ -12,10 +12,10 @@ from hetsim.sweeps.execute import execute
 
 
 class InThisProcess(BasicLauncher):
-    """`hydra/launcher=basic`: one run after the other."""
+    """`hydra/launcher=basic`: runs one by one."""
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        """How each of these runs ended."""
+        """Launch these runs. Returns how each ended."""
         assert self.config is not None
         assert self.hydra_context is not None
         assert self.task_function is not None

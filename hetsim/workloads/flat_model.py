@@ -51,9 +51,9 @@ class FlatModel:
         self.num_parameters: int = sum(parameter.numel() for parameter in self._parameters)
         one = [self._parameters[0].new_ones(1)] if statistics else []
         self.initial = torch.cat([tensor.detach().reshape(-1) for tensor in (*self._parameters, *statistics, *one)])
-        """The vector of the model as it was given."""
+        """The vector of the model's initial values."""
         self._placed: torch.Tensor | None = None
-        """The vector that the model has; None: any vector, by views, which a model that writes into its parameters would change."""
+        """The vector into which weights are copied. None: the parameters are views of the given weights, as the model only reads them."""
         self._tail: list[torch.Tensor] = []
         if statistics or not (device.in_cpu_memory and _only_reads(model)):
             self._placed = self.initial.clone()
@@ -63,7 +63,7 @@ class FlatModel:
         self._watcher: Watcher | None = None
 
     def place(self, at: torch.Tensor, *, training: bool) -> None:
-        """Let the model have the weights `at`: a copy, if it may write into them, as training changes the running statistics."""
+        """Set the model's weights to `at`: to a copy if the model may write into them, for example into running statistics."""
         if self._placed is None:
             _view(self._parameters, at)
         else:
@@ -162,7 +162,7 @@ def _hidden_matrices(model: nn.Module) -> set[nn.Parameter]:
 
 
 def _only_reads(model: nn.Module) -> bool:
-    """Whether the model surely never writes into its parameters: its layers are PyTorch's or hetsim's own, without hooks."""
+    """Whether the model never writes into its parameters: all layers are PyTorch's or hetsim's own, without hooks."""
     return all(
         type(layer).__module__.startswith(("torch.nn.modules.", "hetsim.workloads.models."))
         and not (layer._forward_pre_hooks or layer._forward_hooks)

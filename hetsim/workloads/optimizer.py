@@ -235,13 +235,13 @@ class FlatOptimizer(Optimizer):
 
 
 class InPlaceSGD(FlatOptimizer):
-    """The steps of a FlatOptimizer that is SGD: new weights overwrite the gradient and, if it may, new momentum that of its last step."""
+    """SGD in place: new weights overwrite the gradient. If allowed, new momentum overwrites the momentum of the previous step."""
 
     def __init__(self, optimizer: FlatOptimizer, *, overwrites_memory: bool) -> None:
         self.__dict__.update(optimizer.__dict__)
         self._overwrites_memory = overwrites_memory
         self._last: Memory | None = None
-        """What its last step returned, which nobody else keeps."""
+        """The memory that the previous step returned. No other object keeps it."""
 
     def _step(self, memory: Memory, weights: torch.Tensor, gradient: torch.Tensor, epoch: int) -> tuple[Memory, torch.Tensor]:
         overwrites_memory = self._overwrites_memory and memory is self._last
@@ -265,7 +265,7 @@ def sgd(
     overwrites_memory: bool = False,
     **_: Any,
 ) -> tuple[Memory, torch.Tensor]:
-    """torch.optim.SGD's step, bit for bit, into new vectors: a third of the time of copying and stepping in place.
+    """torch.optim.SGD's step with identical bits, into new vectors. It takes a third of the time of copying and stepping in place.
 
     The new weights are written to `out`, which may be the gradient. With `overwrites_memory`, the new momentum replaces the old one.
     """

@@ -138,7 +138,7 @@ class Task(ABC):
     sequence: SampleSequence
     """The samples at each position, in tasks with data."""
     forkable: bool | None = None
-    """Whether forked processes compute the same gradients. None: only the user knows, and types `backend.processes`; False: never."""
+    """Whether forked processes compute the same gradients. None: unknown, so the user has to set `backend.processes`. False: never."""
     gradients_are_new: bool = False
     """Whether each gradient is a new vector that the task does not read again, so that a run may overwrite it."""
     pools: tuple[int, ...] | None = None

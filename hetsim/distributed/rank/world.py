@@ -73,7 +73,7 @@ class ProcessWorld:
         self.handlers = handlers(self)
 
     def _optimizers_in_place(self) -> Optimizers:
-        """This rank's optimizers for steps `in_place`. They leave alone what a checkpoint or a restart may need of the last commit."""
+        """This rank's optimizers for steps `in_place`. They never overwrite what a checkpoint or a restart needs of the last commit."""
         main, local = self.prepared.optimizer_of(self.rank), self.optimizers.local
         computes = self.rank < self.experiment.num_workers
         if computes and not self.task.gradients_are_new:
