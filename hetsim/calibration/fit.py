@@ -25,6 +25,8 @@ LEAST_FIRST = 0.05
 """The smallest extra time of a first gradient that counts, as a fraction of a gradient."""
 SHORTEST_COOLING = 1e-4
 """The minimum time in seconds until caches are cold."""
+NUM_COOLINGS, NUM_SEARCHES = 50, 3
+"""The number of time constants to try between two limits, and how often: each time nearer to the best one."""
 
 
 @dataclass(frozen=True)
@@ -126,8 +128,6 @@ class Cold:
     @classmethod
     def fitted(cls, readings: Iterable[Reading]) -> Cold:
         """Fit by least squares. The result is zero if the extra time is negligible."""
-        from scipy.optimize import curve_fit
-
         seconds = means(readings, "cpu_seconds")
         pauses = [pause for pause in seconds if pause]
         if len(pauses) < 2:
@@ -135,12 +135,8 @@ class Cold:
         longer = [seconds[pause] - seconds[0] for pause in pauses]
         if max(longer) < LEAST_COLD * seconds[0]:
             return cls()
-        x, y = np.array(pauses) / 1e6, np.array(longer) / max(longer)
-        (most, cooling), _ = curve_fit(
-            lambda pause, most, cooling: most * -np.expm1(-pause / cooling), x, y, p0=(1.0, x[len(x) // 2]),
-            bounds=((0.0, x[0] / 10), (np.inf, x[-1] / 3)),
-        )  # fmt: skip
-        return cls(float(most) * max(longer), float(cooling))
+        x = np.array([pauses]) / 1e6
+        return cls._nearest(x, np.array(longer), x[0, 0] / 10, x[0, -1] / 3)
 
     def in_training(self, longer: Sequence[tuple[float, float]], *, least: float) -> Cold:
         """This shape with the size from training. `longer` contains pairs of pause and extra time of a gradient, in seconds.
@@ -161,26 +157,32 @@ class Cold:
 
         `alone` is the time of both messages right after others.
         """
-        from scipy.optimize import curve_fit
-
         before, between, seconds = np.array(exchanges).T
         longer = seconds - alone
-        mean = float(longer.mean())
-        if mean < LEAST_COLD * alone:
+        if longer.mean() < LEAST_COLD * alone:
             return cls()
         pauses, longest = np.stack([before, between]), max(float(before.max()), float(between.max()), 2 * SHORTEST_COOLING)
+        return cls._nearest(pauses, longer, SHORTEST_COOLING, longest)
 
-        def both(pauses: NDArray[np.float64], most: float, cooling: float) -> NDArray[np.float64]:
-            total: NDArray[np.float64] = -most * np.expm1(-pauses / cooling).sum(axis=0)
-            return total
-
-        bounds = ((0.0, SHORTEST_COOLING), (np.inf, longest))
-        (most, cooling), _ = curve_fit(both, pauses, longer / mean, p0=(0.5, (SHORTEST_COOLING * longest) ** 0.5), bounds=bounds)
-        return cls(float(most) * mean, float(cooling))
+    @classmethod
+    def _nearest(cls, pauses: NDArray[np.float64], longer: NDArray[np.float64], shortest: float, longest: float) -> Cold:
+        """The least squares, with a time constant between these two. Each column of `pauses` makes one extra time together."""
+        best: tuple[float, float, float] = (math.inf, 0.0, shortest)
+        for _ in range(NUM_SEARCHES):
+            tried = np.geomspace(shortest, longest, NUM_COOLINGS)
+            found = []
+            for cooling in map(float, tried):
+                parts = -np.expm1(-pauses / cooling).sum(axis=0)
+                most = max(0.0, float(parts @ longer) / max(float(parts @ parts), LEAST_SECONDS))
+                found.append((float(((longer - most * parts) ** 2).sum()), most, cooling))
+            place = found.index(min(found))
+            shortest, longest = tried[max(0, place - 1)], tried[min(NUM_COOLINGS - 1, place + 1)]
+            best = min(best, found[place])
+        return cls(*best[1:])
 
     def as_row(self) -> dict[str, float]:
         """The keys of a row of `cluster.nodes`, and of `network.cpu`."""
-        return {"cold_seconds": shown(self.most), "cooling_seconds": shown(self.cooling)} if self.most else {}
+        return {"cold_seconds": shown(self.most), "cooling_seconds": shown(self.cooling)} if self.most > LEAST_SECONDS else {}
 
 
 def means(readings: Iterable[Reading], column: str) -> dict[int, float]:
@@ -195,9 +197,11 @@ def busy_speeds(cores: int, inflation: Mapping[int, float], width: int = 1) -> l
     """The speed of each core while 1, 2 … `cores` cores are busy. The speed never rises.
 
     `inflation` is the factor on a gradient's time, by the number of busy cores. Between two numbers, the speed is linear. A single gradient
-    keeps `width` cores busy, at full speed.
+    keeps `width` cores busy, at full speed. If that is several, the factor with more threads than cores shows how they share the cores, and
+    does not count.
     """
-    known = {min(width, cores): 1.0} | {min(count, cores): min(1.0, 1 / ratio) for count, ratio in sorted(inflation.items(), reverse=True)}
+    counted = {min(count, cores): ratio for count, ratio in sorted(inflation.items(), reverse=True) if width == 1 or count <= cores}
+    known = {count: min(1.0, 1 / ratio) for count, ratio in counted.items()} | {min(width, cores): 1.0}
     speeds = np.interp(range(1, cores + 1), sorted(known), [known[count] for count in sorted(known)])
     return [shown(speed) for speed in np.minimum.accumulate(speeds)]
 

@@ -1,4 +1,4 @@
-"""Measure the work of the whole machine, including the kernel's work for messages, and find threads that only help."""
+"""Measure the work of the whole machine, including the kernel's work for messages, and tell threads that work from those that spin."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def machine_seconds() -> tuple[float, float]:
         return 0.0, 0.0
 
 
-def clocks_of_helpers() -> list[int]:
-    """The clocks, for `time.clock_gettime`, of this process's OpenMP threads: threads without a name from Python or gloo. Linux only.
+def clocks_of_workers() -> list[int]:
+    """The clocks, for `time.clock_gettime`, of this process's threads without its OpenMP threads. Empty if it has none, and outside Linux.
 
-    They compute for the thread that called them, and then spin for some milliseconds.
+    OpenMP threads have no name from Python or gloo. They compute for the thread that called them, and then spin for some milliseconds.
     """
     named = {thread.native_id for thread in threading.enumerate()}
     try:
         own = (TASKS / str(os.getpid()) / "comm").read_bytes()
-        helpers = [int(task.name) for task in TASKS.iterdir() if int(task.name) not in named and (task / "comm").read_bytes() == own]
+        spins = {int(task.name): int(task.name) not in named and (task / "comm").read_bytes() == own for task in TASKS.iterdir()}
     except OSError:
         return []
-    return [~thread << 3 | PER_THREAD for thread in helpers]
+    return [~thread << 3 | PER_THREAD for thread, does in spins.items() if not does] if any(spins.values()) else []

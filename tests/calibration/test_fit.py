@@ -19,7 +19,7 @@ from hetsim.calibration.fit import Cold, Line, Steps, busy_speeds
 from hetsim.calibration.machine import machine_seconds
 from hetsim.calibration.measuring.balance import balance_seconds, ends_at
 from hetsim.calibration.network import KEPT, work_of_ends
-from hetsim.calibration.readings import AT_OWN_PACE, IN_STEP, Measured, Reading
+from hetsim.calibration.readings import AT_OWN_PACE, IN_STEP, KINDS, Measured, Reading
 from hetsim.cluster.hosts import Host
 from hetsim.cluster.model import Cluster, Network, Node, Server
 from hetsim.cluster.parse.cluster import parse_cluster
@@ -91,6 +91,8 @@ def test_speeds_of_busy_cores() -> None:
     assert busy_speeds(2, {3: 1.25}) == [1.0, 0.8]
     assert busy_speeds(4, {4: 2.0}) == pytest.approx([1.0, 5 / 6, 2 / 3, 0.5], rel=1e-3)
     assert busy_speeds(2, {2: 0.9}) == [1.0, 1.0]
+    assert busy_speeds(1, {2: 1.1}) == [1.0]
+    assert busy_speeds(2, {4: 3.0}, 2) == [1.0, 1.0]
     assert busy_speeds(8, {8: 2.0}, 4) == pytest.approx([1.0, 1.0, 1.0, 1.0, 7 / 8, 3 / 4, 5 / 8, 0.5], rel=1e-3)
 
 
@@ -167,6 +169,33 @@ def test_a_whole_cluster_is_found() -> None:
     assert (cpu.send(1e6), cpu.receive(1e6), cpu.collective(1e6)) == pytest.approx((5.5e-4, 5.5e-4, 1.1e-3))
     assert cluster.network.all_reduce_table == ((4_000, pytest.approx(2.016e-3)), (1_000_000, pytest.approx(6e-3)))
     assert result.error == pytest.approx(0.0, abs=1e-9)
+
+
+def drawn(chance: random.Random) -> float:
+    """Seconds of a part: one in ten is zero, as by a clock that has not moved."""
+    return 0.0 if chance.random() < 0.1 else 10 ** chance.uniform(-7, 0)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_any_measurement_makes_a_cluster(seed: int) -> None:
+    """Whatever the clocks said, a calibration ends with a file that both backends read."""
+    chance = random.Random(seed)
+    num_workers, cores, width = chance.randint(1, 3), chance.choice([1.0, 2.0, 4.0]), chance.randint(1, 4)
+    facts = [[7.0 + chance.randint(0, 1), cores, chance.choice([0.0, 0.5, 3.0]), 0.1] for _ in range(num_workers + 1)]
+    sizes: dict[str, list[int]] = {key: [0] for key in KINDS} | {"alone": [*SIZES, *HELD_OUT] * 3, "first": SIZES, "in training": [32]}
+    sizes |= {key: [4000, 4000, 1000000, 1000000] for key in ["all_reduce", "message", "message beside others"]}
+    sizes |= {"cold": [0, 0, 3_000, 10_000, 100_000], "beside 2": [32], f"beside {num_workers}": [32]}
+    among, around = (
+        [[Reading(kind, size, *(drawn(chance) for _ in range(5))) for kind in sizes for size in sizes[kind] * 2] for _ in range(ranks)]
+        for ranks in (num_workers, num_workers + 1)
+    )
+    given = parse_cluster(worlds.cluster(*[worlds.node(9.0) for _ in range(num_workers)]))
+    found = calibrated(
+        given, "lab", [SIZES] * num_workers, among=Measured(among, facts[:-1]), around=Measured(around, facts), capped_by_hetsim=False,
+        widths=[width] * num_workers,
+    )  # fmt: skip
+
+    assert parse_cluster(found.config).num_workers == num_workers
 
 
 FOUND: dict[type, set[str]] = {

@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from hetsim.calibration.machine import PER_THREAD, clocks_of_helpers
+from hetsim.calibration.machine import PER_THREAD, clocks_of_workers
 from hetsim.calibration.program import Meter, cpu_seconds
 from hetsim.distributed.communication.gloo import GlooTransport
 from hetsim.distributed.launch.participation import compute_here_alone
@@ -60,28 +60,32 @@ def test_threads_of_gloo_compute_alone() -> None:
     assert torch.get_num_threads() == 2
 
 
-def test_helpers_are_threads_that_nobody_has_named() -> None:
-    """Not Python's own."""
-    helpers = clocks_of_helpers()
+def test_workers_are_threads_that_somebody_has_named() -> None:
+    """Python's own, and this one; not those of OpenMP."""
     done = threading.Event()
     other = threading.Thread(target=done.wait)
     other.start()
+    workers = clocks_of_workers()
 
-    assert helpers
-    assert clocks_of_helpers() == helpers
+    assert {~thread.native_id << 3 | PER_THREAD for thread in (threading.current_thread(), other) if thread.native_id} <= set(workers)
+    assert len(workers) < num_threads()
     done.set()
     other.join()
 
 
 def test_what_helpers_use_is_no_work_of_the_process() -> None:
-    """Beside the thread that computes nobody works here, so its CPU-seconds are the process's."""
+    """Beside the thread that computes nobody works here, so its CPU-seconds are the process's, in each short part of the work, too."""
     values = torch.ones(20 * LARGE)
-    helpers = clocks_of_helpers()
-    before, spent = Meter.read(helpers), sum(map(time.clock_gettime, helpers))
+    workers = clocks_of_workers()
+    began, everything = Meter.read(workers), time.process_time()
+    before = began
     for _ in range(20):
         values.add_(1)
-    took = Meter.read(helpers).since(before)
+        now = Meter.read(workers)
+        took = now.since(before)
+        assert took.process == pytest.approx(took.thread, rel=0.2)
+        before = now
+    took = now.since(began)
 
     assert cpu_seconds(~1 << 3 | PER_THREAD) == 0.0  # no thread of this process has this number
-    assert sum(map(time.clock_gettime, helpers)) - spent > 0.1 * took.thread
-    assert took.process == pytest.approx(took.thread, rel=0.2)
+    assert time.process_time() - everything > 1.1 * took.process
