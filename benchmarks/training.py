@@ -1,13 +1,16 @@
 """The speed of training in virtual time, relative to a plain PyTorch loop, and its memory.
 
-python benchmarks/training.py [--workers 16 256] [--processes 1 2 auto] [--model mlp] [--momenta 0 0.9] [--repeats 7] [--epochs 2]
-    [override …]
+python benchmarks/training.py [--workers 16 256] [--processes 1 2 auto batched] [--model mlp] [--momenta 0 0.9] [--repeats 7] [--epochs 2]
+    [--samples 60000] [override …]
 python benchmarks/training.py --memory [--workers 16 256] [override …]
 
 The loop and the simulation take the same steps: an MLP 784-32-10 on as many samples as MNIST's, kept as bytes, 32 shuffled
 samples a step, standardised, one torch thread, no evaluation. The simulation is `method=asgd trace=commits` on workers of eight
-speeds with noise. `--model lenet` takes LeNet instead. The loop and the simulation with each number of `--processes` are timed in
-turn; the ratio is the loop's seconds over the simulation's, the median over the repeats.
+speeds with noise.
+
+`--model lenet` takes LeNet instead, and `--model resnet20` ResNet-20. The loop and the simulation with each number of
+`--processes` are timed in turn; the ratio is the loop's seconds over the simulation's, the median over the repeats. `batched` is one
+process with `backend.batched=auto`. With the override `device=cuda`, the loop and the simulation compute on the GPU.
 Memory is how much the resident set of a process of its own grew at the most, counted in vectors of the model's size.
 """
 
@@ -24,6 +27,7 @@ from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 import torch
@@ -47,7 +51,8 @@ SHARE = 32  # samples per step
 SAMPLES = 60_000
 MOMENTA = (0.0, 0.9)  # that of asgd in conf/method, and the usual one
 METHODS = (("method=asgd",), ("method=ssgd",), ("method=ssgd", "coordination=parameter_server"))  # with N versions in use, one, and one
-SHAPES: dict[str, tuple[int, ...]] = {"mlp": (784,), "lenet": (1, 28, 28)}
+SHAPES: dict[str, tuple[int, ...]] = {"mlp": (784,), "lenet": (1, 28, 28), "resnet20": (3, 32, 32)}
+BATCHED = "batched"
 HIDDEN = 1000  # width of the model for measuring memory: vectors of 3.2 MB
 
 
@@ -69,7 +74,7 @@ def synthetic(shape: tuple[int, ...]) -> Arrays:
     return Arrays(next(x), y[:SAMPLES], next(x), y[SAMPLES:])
 
 
-def experiment(*choices: str, workers: int, model: str = "mlp", hidden: int = 32, **keys: object) -> Experiment:
+def experiment(*choices: str, workers: int, model: str = "mlp", hidden: int = 32, samples: int = SAMPLES, **keys: object) -> Experiment:
     """These choices, with so many workers of eight speeds and noise. `hidden` is the width of the MLP."""
     with initialize_config_dir(version_base="1.3", config_dir=str(configs())):
         config = compose("config", overrides=[*choices, "workload=arrays", "pictures=false"])
@@ -77,7 +82,8 @@ def experiment(*choices: str, workers: int, model: str = "mlp", hidden: int = 32
     speeds = [{**noisy, "seconds_per_sample": 1e-4 * speed} for speed in range(1, 9)]
     changes = {"batch_size": SHARE * workers, "cluster": {"nodes": speeds}, "workload": {"path": __file__}, **keys}
     made, _ = build_experiment(OmegaConf.merge(config, changes))
-    return replace(made, workload=Synthetic(model=model, model_options={"hidden": [hidden]} if model == "mlp" else {}))
+    options = {"hidden": [hidden]} if model == "mlp" else {}
+    return replace(made, workload=Synthetic(model=model, model_options=options, num_samples=None if samples == SAMPLES else samples))
 
 
 def unevaluated(*_: torch.Tensor) -> Evaluation:
@@ -90,10 +96,11 @@ def simulated(made: Experiment, processes: int | str) -> float:
     task, optimizers = made.load()
     task.evaluate = unevaluated  # type: ignore[method-assign]
     start = perf_counter()
-    simulation = EventWorld(made, task, optimizers, [Trace(None, made.trace)], processes=processes)
+    how: Any = {"batched": AUTO} if processes == BATCHED else {"processes": processes}
+    simulation = EventWorld(made, task, optimizers, [Trace(None, made.trace)], **how)
     simulation.run()
     seconds = perf_counter() - start
-    assert made.budget.epochs is None or simulation.history.last.num_samples == made.budget.epochs * SAMPLES
+    assert made.budget.epochs is None or simulation.history.last.num_samples == made.budget.epochs * task.num_samples
     return seconds
 
 
@@ -103,30 +110,35 @@ def plain(made: Experiment) -> float:
     assert isinstance(made.workload, Synthetic)
     name, shape = made.workload.model, SHAPES[made.workload.model]
     arrays = synthetic(shape)
-    x, y = torch.from_numpy(arrays.x_train), torch.from_numpy(arrays.y_train)
+    count = made.workload.num_samples or SAMPLES
+    x, y = (torch.from_numpy(part[:count]).to(made.device) for part in (arrays.x_train, arrays.y_train))
     scale, mean = torch.std_mean(x.float(), 0, correction=0)
     scale = 1 / scale
-    model = build_model(name, made.workload.model_options, shape=shape, num_classes=10, seed=made.seed)
+    model = build_model(name, made.workload.model_options, shape=shape, num_classes=10, seed=made.seed).to(made.device)
     optimizer = torch.optim.SGD(model.parameters(), **made.optimizer.optimizer.options)
     rng = np.random.default_rng(made.seed)
     assert made.budget.epochs is not None
     start = perf_counter()
     for _ in range(int(made.budget.epochs)):
-        for indices in torch.from_numpy(rng.permutation(SAMPLES)).split(SHARE):
+        for indices in torch.from_numpy(rng.permutation(count)).to(made.device).split(SHARE):
             inputs = x.index_select(0, indices).float().sub_(mean).mul_(scale)
             optimizer.zero_grad()
             functional.cross_entropy(model(inputs), y.index_select(0, indices)).backward()
             optimizer.step()
+    if made.device != "cpu":
+        torch.cuda.synchronize()
     return perf_counter() - start
 
 
-def speed(workers: int, momentum: float, model: str, processes: list[int | str], repeats: int, epochs: int, overrides: list[str]) -> str:
+def speed(
+    workers: int, momentum: float, model: str, processes: list[int | str], repeats: int, epochs: int, samples: int, overrides: list[str]
+) -> str:
     """A row for each number of processes: all alternate with the loop, so that other work on the machine slows all."""
     made = experiment(
         "method=asgd", "trace=commits", "learning_rate=0.001", f"momentum={momentum}", f"budget.epochs={epochs}",
-        *overrides, workers=workers, model=model,
+        *overrides, workers=workers, model=model, samples=samples,
     )  # fmt: skip
-    steps = epochs * SAMPLES / SHARE
+    steps = epochs * samples / SHARE
     times = [(plain(made), *(simulated(made, each) for each in processes)) for _ in range(repeats + 1)][1:]
     loop, *ours = (statistics.median(seconds) / steps * 1e6 for seconds in zip(*times, strict=True))
     lines = []
@@ -162,11 +174,12 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workers", type=int, nargs="+", default=[16, 256])
-    parser.add_argument("--processes", type=lambda word: word if word == AUTO else int(word), nargs="+", default=[1])
+    parser.add_argument("--processes", type=lambda word: word if word in (AUTO, BATCHED) else int(word), nargs="+", default=[1])
     parser.add_argument("--model", choices=SHAPES, default="mlp")
     parser.add_argument("--momenta", type=float, nargs="+", default=MOMENTA)
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--samples", type=int, default=SAMPLES)
     parser.add_argument("--memory", action="store_true", help="measure memory instead")
     arguments, overrides = parser.parse_known_args()
     print(machine())
@@ -182,7 +195,7 @@ def main() -> None:
     print(f"{'workers':>7}{'momentum':>10}{'processes':>11}{'loop µs/step':>14}{'hetsim µs/step':>15}{'ratio':>8}   spread")
     for workers in arguments.workers:
         for momentum in arguments.momenta:
-            about = (momentum, arguments.model, arguments.processes, arguments.repeats, arguments.epochs)
+            about = (momentum, arguments.model, arguments.processes, arguments.repeats, arguments.epochs, arguments.samples)
             print(speed(workers, *about, overrides), flush=True)
 
 

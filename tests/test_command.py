@@ -117,7 +117,7 @@ BAD = {
     "method=asgd local_learning_rate_schedule={_target_: torch.optim.lr_scheduler.StepLR}": "would do nothing without a local optimizer",
     "method=dana momentum=0.9": "keeps a momentum for each worker, so the server's optimizer must be torch.optim.SGD without one",
     "method=dana optimizer=adam": "must be torch.optim.SGD without one, not torch.optim.Adam",
-    "method=gap_aware optimizer.momentum=0.5": "measures gaps in steps of torch.optim.SGD with momentum=0.0",
+    "method=gap_aware optimizer.momentum=0.5": "measures gaps in steps of torch.optim.SGD with momentum=0, but",
     "method=gap_aware momentum=0.9 +optimizer.nesterov=true": "plain momentum SGD, but optimizer.nesterov=True: leave it out",
     "method=staleness_aware optimizer=adam": "torch.optim.Adam does not depend on a gradient's scale",
     "method=ssp optimizer=adam weighting=per_sample": "torch.optim.Adam does not depend on a gradient's scale",

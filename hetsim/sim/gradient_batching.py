@@ -21,6 +21,10 @@ CACHE_BYTES = 2**21
 """The maximum bytes of gradients that are computed together, so that they stay in the cache. Larger gradients are computed singly."""
 
 
+Due = tuple[float, int, RankProcess, fx.Gradient]
+"""A gradient's due time, its number, the process in virtual time that waits for it, and its effect."""
+
+
 class EarlyGradient(NamedTuple):
     """A gradient that was computed before it was due, with its mean loss."""
 
@@ -40,7 +44,7 @@ class GradientBatcher:
         self._gradient = gradient
         self._max_gradients = max(1, min(MAX_BATCHED_GRADIENTS, CACHE_BYTES // max(1, task.initial().nbytes)))
         self._serial = count()
-        self._due: list[tuple[float, int, RankProcess, fx.Gradient]] = []
+        self._due: list[Due] = []
         self._computed: dict[int, EarlyGradient] = {}  # by number
 
     def begin(self) -> None:

@@ -1,4 +1,4 @@
-"""Choose the number of processes that compute a simulation's gradients, `backend.processes`: the typed number, or the fastest."""
+"""Choose what computes a simulation's gradients: `backend.processes` processes, or one that computes several together (`batched`)."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ MOST_CHOSEN = 8
 """The maximum number of processes with `auto`."""
 
 
-def check(processes: object, experiment: Experiment) -> None:
-    """Raise ValueError if `backend.processes` is not `auto`, 1, or a number that has an effect."""
+def check(processes: object, batched: object, experiment: Experiment) -> None:
+    """Raise ValueError unless `processes` is `auto`, 1, or a number that has an effect, and `batched` is false or `auto`."""
+    if batched is not False and batched != AUTO:
+        raise ValueError(f"backend.batched must be false or auto, not {checks.shown(batched)}")
     if processes == AUTO:
         return
     if isinstance(processes, str):
@@ -30,6 +32,8 @@ def check(processes: object, experiment: Experiment) -> None:
     count = checks.whole("backend.processes", processes, most=MOST)
     if count > 1 and (reason := only_one(experiment)) is not None:
         raise ValueError(f"backend.processes={count} would do nothing, because {reason}: leave it out")
+    if count > 1 and batched:
+        raise ValueError(f"backend.batched={batched} takes one process, not backend.processes={count}: leave one of them out")
 
 
 def only_one(experiment: Experiment) -> str | None:
@@ -51,10 +55,14 @@ def only_one(experiment: Experiment) -> str | None:
     return None
 
 
-def gradients_of(experiment: Experiment, task: Task, gradient: Compute, processes: int | str) -> GradientBatcher:
-    """The object that computes the gradients of a run in this many processes, or `auto`."""
+def gradients_of(experiment: Experiment, task: Task, gradient: Compute, processes: int | str, batched: bool | str) -> GradientBatcher:
+    """The object that computes the gradients of a run in this many processes, or `auto`; with `batched`, several together."""
     from hetsim.sim.gradient_batching import GradientBatcher  # with SimPy, which lockstep does not need
 
+    if batched and task.least_together is not None:
+        from hetsim.sim.joint_gradients import JointGradients
+
+        return JointGradients(task, gradient, experiment.cluster.nodes, task.least_together)
     if processes == AUTO:
         most = min(free_cores(), experiment.num_workers, MOST_CHOSEN)
         if most > 1 and task.forkable and only_one(experiment) is None:

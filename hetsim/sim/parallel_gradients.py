@@ -18,7 +18,7 @@ import torch
 from hetsim import effects as fx
 from hetsim.memory import available_bytes, gigabytes
 from hetsim.sim.forked_process import ForkedProcess, SharedVectors, without_signals
-from hetsim.sim.gradient_batching import Compute, EarlyGradient, GradientBatcher
+from hetsim.sim.gradient_batching import Compute, Due, EarlyGradient, GradientBatcher
 from hetsim.sim.rank_process import RankProcess
 from hetsim.vector import Vector
 from hetsim.workloads.task import Task
@@ -29,9 +29,6 @@ ASKED_SECONDS = 0.002
 """The target time of a process's requests, so that it is not idle before this process checks its results."""
 HERE_SECONDS = 0.001
 """The time that this process computes before it checks for results."""
-
-Due = tuple[float, int, RankProcess, fx.Gradient]
-"""A gradient's due time, its number, the process in virtual time that waits for it, and its effect."""
 
 
 class Tried(NamedTuple):

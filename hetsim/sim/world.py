@@ -54,6 +54,7 @@ class EventWorld:
         keep: Callable[[Checkpoint], None] | None = None,
         wants: Callable[[int], bool] | None = None,
         processes: int | str = 1,
+        batched: bool | str = False,
     ) -> None:
         self.experiment = experiment
         self.task = task
@@ -89,7 +90,7 @@ class EventWorld:
         self._under_way = {kind: self.membership.recorders(kind) for kind in (GRADIENT, UPDATE)}
         self._computes_until = [0.0] * num_workers
         computes = not isinstance(self.prepared.start.weights, Phantom)
-        self._batcher = gradients_of(experiment, task, self.prepared.gradient, processes) if computes else None
+        self._batcher = gradients_of(experiment, task, self.prepared.gradient, processes, batched) if computes else None
         self._nonfinite = NonfiniteGradients(experiment.nonfinite, self.metrics.activity)
         self._end_gradient = self._computed  # bound once: binding a method for every gradient is costly
         self._decisions: dict[int, StopDecision] = {}

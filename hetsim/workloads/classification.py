@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,8 @@ from hetsim.workloads.models.registry import build_model, logits
 from hetsim.workloads.partition import Divisible
 from hetsim.workloads.prefetch import Prefetch
 from hetsim.workloads.rows import Rows
-from hetsim.workloads.sequence import Indices, Sequence, evaluated
+from hetsim.workloads.sequence import Indices, evaluated
+from hetsim.workloads.sequence import Sequence as SampleSequence
 from hetsim.workloads.task import Evaluation
 
 SCORED_SAMPLES = 250
@@ -48,7 +50,7 @@ class Classification(FlatTask):
         self.seed = seed
         self.dtype: torch.dtype = getattr(torch, dtype)
         self.num_samples = len(arrays.x_train)
-        self.sequence = Sequence(self.num_samples, seed=seed)
+        self.sequence = SampleSequence(self.num_samples, seed=seed)
         self.augmentation = augmentation
         check_images(arrays, resize, augmentation)
         self._x_train, self._x_test = self._inputs(arrays, resize)
@@ -67,16 +69,16 @@ class Classification(FlatTask):
         indices = self.sequence.indices(batch)
         labels = self._y_train.take(indices)
         inputs = self._x_train.take(indices) if self._x_train.on_device else self.device.arrived(self._prefetch.take(batch))
-        inputs = self._standardised(inputs)
-        if self.augmentation:
-            positions = np.arange(batch.start, batch.stop)
-            inputs = augmented(inputs, self.augmentation, seed=self.seed, positions=positions, device=self.device, pool=batch.pool)
-        try:
-            return self.flat.gradient(at, batch, lambda: functional.cross_entropy(logits(self.model(inputs)), labels))
-        except ValueError as error:  # batch norm over a single value
-            raise ValueError(
-                f"workload.model: a share of {batch.samples} samples is too small for it ({error}): raise batch_size"
-            ) from None
+        inputs = self._prepared(inputs, batch)
+        with _enough(batch.samples):
+            return self.flat.gradient(at, batch, lambda: _loss(self.model, inputs, labels))
+
+    def gradients(self, at: Sequence[torch.Tensor], batches: Sequence[Batch]) -> list[tuple[torch.Tensor, float]]:
+        rows = [self.sequence.indices(batch) for batch in batches]
+        inputs = torch.stack([self._prepared(self._x_train.take(its), batch) for its, batch in zip(rows, batches, strict=True)])
+        labels = self._y_train.take(np.concatenate(rows)).view(len(rows), -1)
+        with _enough(batches[0].samples):
+            return self.flat.gradients(at, (inputs, labels), _loss)
 
     def loss_at(self, at: torch.Tensor, batch: Batch) -> float:
         self.flat.place(at, training=False)
@@ -136,5 +138,26 @@ class Classification(FlatTask):
         """The inputs of a batch, as stored."""
         return self._x_train.take(self.sequence.indices(batch))
 
+    def _prepared(self, inputs: torch.Tensor, batch: Batch) -> torch.Tensor:
+        """The inputs of a batch, standardised and augmented."""
+        inputs = self._standardised(inputs)
+        if not self.augmentation:
+            return inputs
+        positions = np.arange(batch.start, batch.stop)
+        return augmented(inputs, self.augmentation, seed=self.seed, positions=positions, device=self.device, pool=batch.pool)
+
     def _standardised(self, inputs: torch.Tensor) -> torch.Tensor:
         return inputs.to(self.dtype).sub_(self._mean).mul_(self._scale)
+
+
+def _loss(model: Callable[[torch.Tensor], torch.Tensor], inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return functional.cross_entropy(logits(model(inputs)), labels)
+
+
+@contextmanager
+def _enough(samples: int) -> Iterator[None]:
+    """Give a ValueError of batch norm over a single value the key that causes it."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"workload.model: a share of {samples} samples is too small for it ({error}): raise batch_size") from None

@@ -11,7 +11,7 @@ import ctypes
 import hashlib
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any, ClassVar, TypeVar
 
@@ -47,6 +47,15 @@ class Device(ABC):
         import torch
 
         return torch.autocast(self.name.partition(":")[0], getattr(torch, self.autocast))
+
+    @contextlib.contextmanager
+    def in_full_precision(self) -> Iterator[None]:
+        """A context in which gradients are computed in the type of the weights, without autocast, and on a GPU without TF32."""
+        before, self.autocast = self.autocast, None
+        try:
+            yield
+        finally:
+            self.autocast = before
 
     @abstractmethod
     def synchronise(self) -> None:
@@ -156,6 +165,19 @@ class CUDA(Device):
         self.gpu = float(int.from_bytes(hashlib.sha256(uuid.encode()).digest()[:6]))
         self._ahead: Any = None
         """The stream for data placed ahead; None before the first."""
+
+    @contextlib.contextmanager
+    def in_full_precision(self) -> Iterator[None]:
+        kinds: Any = (self._torch.backends.cudnn, self._torch.backends.cuda.matmul)
+        before = [kind.allow_tf32 for kind in kinds]
+        try:
+            for kind in kinds:
+                kind.allow_tf32 = False
+            with super().in_full_precision():
+                yield
+        finally:
+            for kind, allowed in zip(kinds, before, strict=True):
+                kind.allow_tf32 = allowed
 
     def synchronise(self) -> None:
         self._torch.cuda.current_stream(self._device).synchronize()

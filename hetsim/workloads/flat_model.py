@@ -18,6 +18,8 @@ from hetsim.workloads.optimizer import FlatOptimizer
 from hetsim.workloads.sequence import word
 from hetsim.workloads.task import Bucket, OptimizerRecipe, ParameterSpec, Piece, Task
 
+LEAST_TOGETHER, LEAST_ON_GPU = 16, 2
+"""The smallest number of gradients that a CPU, or a GPU, computes faster together."""
 COUNTED_SAMPLES = 2
 """The number of samples in the batch over which operations are counted: enough for batch norm."""
 
@@ -52,6 +54,9 @@ class FlatModel:
         one = [self._parameters[0].new_ones(1)] if statistics else []
         self.initial = torch.cat([tensor.detach().reshape(-1) for tensor in (*self._parameters, *statistics, *one)])
         """The vector of the model's initial values."""
+        self._names = [name for name, _ in trained]
+        averaged = set(map(id, statistics))
+        self._statistics = {name: tensor.shape for name, tensor in model.named_buffers() if id(tensor) in averaged}
         self._placed: torch.Tensor | None = None
         """The vector into which weights are copied. None: the parameters are views of the given weights, as the model only reads them."""
         self._tail: list[torch.Tensor] = []
@@ -91,6 +96,51 @@ class FlatModel:
         ]
         return torch.cat([*parts, *self._tail]), mean.item()
 
+    def gradients(
+        self, at: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], loss: Callable[..., torch.Tensor]
+    ) -> list[tuple[torch.Tensor, float]]:
+        """For each of the weights, the gradient of `loss(model, *its inputs)`, and the loss, in one pass by `torch.func.vmap`.
+
+        The first dimension of each of the `inputs` is that of `at`. Raises RuntimeError for a model that vmap cannot take.
+        """
+        num = self.num_parameters
+        vectors = torch.stack(list(at))
+        parameters = vectors[:, :num].requires_grad_()
+        parts = torch.split(parameters, self.sizes, 1)
+        by_name = {
+            name: part.view(len(part), *parameter.shape) for name, part, parameter in zip(self._names, parts, self._parameters, strict=True)
+        }
+        # contiguous, as batch norm would otherwise write into a copy
+        sizes = [shape.numel() for shape in self._statistics.values()]
+        tails = torch.split(vectors[:, num:-1], sizes, 1) if sizes else ()
+        statistics = {
+            name: tail.clone().view(len(tail), *shape) for (name, shape), tail in zip(self._statistics.items(), tails, strict=True)
+        }
+        self.model.train()
+
+        def one(values: dict[str, torch.Tensor], *its_inputs: torch.Tensor) -> torch.Tensor:
+            return loss(partial(torch.func.functional_call, self.model, values), *its_inputs)
+
+        with self.device.forward():
+            means = torch.func.vmap(one)(by_name | statistics, *inputs)
+        (found,) = torch.autograd.grad(means.sum(), [parameters])
+        if statistics:
+            found = torch.cat([found, *(tensor.flatten(1) for tensor in statistics.values()), found.new_ones(len(found), 1)], 1)
+        return list(zip(found, means.tolist(), strict=True))
+
+    @property
+    def least_together(self) -> int | None:
+        """The smallest number of gradients that `gradients` computes faster than one by one; None for models that it cannot or should not.
+
+        A model with dropout draws random numbers for each batch. On a CPU, convolutions are slower together.
+        """
+        layers = list(self.model.modules())
+        if any(isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p > 0 for layer in layers):
+            return None
+        if not self.device.in_cpu_memory:
+            return LEAST_ON_GPU
+        return None if any(isinstance(layer, nn.modules.conv._ConvNd) for layer in layers) else LEAST_TOGETHER
+
     @contextmanager
     def watched(self, watcher: Watcher) -> Iterator[None]:
         """Within this context, `watcher` gets each parameter's gradient as soon as it is complete, and makes the vector of `gradient`."""
@@ -115,6 +165,11 @@ class FlatTask(Task):
 
     gradients_are_new = True
     flat: FlatModel
+
+    @cached_property
+    def least_together(self) -> int | None:  # type: ignore[override]
+        """That of the model."""
+        return self.flat.least_together
 
     def parameters(self) -> Sequence[ParameterSpec]:
         return self.flat.parameters

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 import torch
@@ -48,7 +48,11 @@ class LanguageTask(FlatTask):
 
     def gradient(self, at: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, float]:
         rows = self._train.take(self.sequence.indices(batch)).long()
-        return self.flat.gradient(at, batch, lambda: loss(self.model(rows[:, :-1]), rows[:, 1:]))
+        return self.flat.gradient(at, batch, lambda: _loss(self.model, rows))
+
+    def gradients(self, at: Iterable[torch.Tensor], batches: Iterable[Batch]) -> list[tuple[torch.Tensor, float]]:
+        rows = torch.stack([self._train.take(self.sequence.indices(batch)).long() for batch in batches])
+        return self.flat.gradients(list(at), (rows,), _loss)
 
     def loss_at(self, at: torch.Tensor, batch: Batch) -> float:
         self.flat.place(at, training=False)
@@ -73,3 +77,7 @@ class LanguageTask(FlatTask):
                     total += loss(outputs, rows[:, 1:], reduction="sum").item()
                 right += int((outputs.argmax(-1) == rows[:, 1:]).sum())
         return total / count, right / count
+
+
+def _loss(model: Callable[[torch.Tensor], torch.Tensor], rows: torch.Tensor) -> torch.Tensor:
+    return loss(model(rows[:, :-1]), rows[:, 1:])

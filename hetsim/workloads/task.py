@@ -141,6 +141,8 @@ class Task(ABC):
     """Whether forked processes compute the same gradients. None: unknown, so the user has to set `backend.processes`. False: never."""
     gradients_are_new: bool = False
     """Whether each gradient is a new vector that the task does not read again, so that a run may overwrite it."""
+    least_together: int | None = None
+    """The smallest number of gradients with equal batch sizes that `gradients` computes faster than one by one; None: there is none."""
     pools: tuple[int, ...] | None = None
     """The number of samples of each worker; None: all workers share the samples."""
 
@@ -151,6 +153,10 @@ class Task(ABC):
     @abstractmethod
     def gradient(self, at: Vector, batch: Batch) -> tuple[Vector, float]:
         """The mean gradient and mean loss of the samples at these positions. They are the same on every rank."""
+
+    def gradients(self, at: Sequence[Vector], batches: Sequence[Batch]) -> list[tuple[Vector, float]]:
+        """The mean gradients and mean losses of equally large batches, each at weights of its own, equal to `gradient`'s up to rounding."""
+        return [self.gradient(each, batch) for each, batch in zip(at, batches, strict=True)]
 
     def loss_at(self, at: Vector, batch: Batch) -> float:
         """The mean loss of these samples without random draws such as dropout's. On all devices it is equal up to rounding."""

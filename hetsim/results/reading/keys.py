@@ -68,6 +68,7 @@ ADDED: dict[str, dict[str, Any]] = {
     "hetsim.policies.allocation.OptPerf": {"repetitions": 0, "recheck_steps": 100, "dead_band": 0.05},
     "hetsim.policies.allocation.ProportionalController": {"repetitions": 0},
     "hetsim.policies.allocation.SpeedProportional": {"repetitions": 0},
+    "hetsim.sim.Simulator": {"batched": False},
     "hetsim.workloads.own.Own": {"loader_workers": 0},
     "hetsim.workloads.phantom.PhantomWorkload": {"bytes_per_parameter": None},
 }
