@@ -103,17 +103,21 @@ def _calibrate(
             its = fitted(of, beside=str(place / "noise"))
             for name, noise in its.laws.items():
                 write_text(Path(name), noise.as_csv())
-            return tried(real, parse_cluster(its.config), next(iter(of.values())).num_parameters, place)
+            return tried(real, parse_cluster(its.config), next(iter(of.values())).num_parameters, runs)
 
         found: dict[type[Measurement], Measured] = {}
         for kind in kinds:
             found |= measured_once(kind, kind.__name__, said if kind is kinds[0] else None)
-        real, failed = real_runs(other, backend, {kind.needs_server for kind in kinds}, seconds, place)
+        needs_server, runs = {kind.needs_server for kind in kinds}, place / "runs"
+        real, failed = real_runs(other, backend, needs_server, seconds, runs)
         if not found:
             return None
         proof = predicted(found)
-        if any(each.doubt for each in proof) and not is_launched():
-            print(f"{'; '.join(filter(None, (each.doubt for each in proof)))}: measuring again", flush=True)
+        if _doubtful(proof, "running the methods again"):
+            runs = place / "runs again"
+            real, failed = real_runs(other, backend, needs_server, seconds, runs)
+            proof = predicted(found)
+        if _doubtful(proof, "measuring again"):
             again: dict[type[Measurement], Measured] = {}
             for kind in kinds:
                 again |= measured_once(kind, f"{kind.__name__} again")
@@ -132,6 +136,15 @@ def _calibrate(
         nbytes = BYTES[experiment.dtype] * num_parameters
         print(f"drift since {old[0]}:\n{table(drifts(old[1], clusters[0], clusters[1:], samples=plan_sizes, nbytes=nbytes))}", flush=True)
     return result
+
+
+def _doubtful(proof: Sequence[Tried], what_is_done: str) -> bool:
+    """Whether a prediction is far off and can be tried again. If so, print it. A launcher's processes cannot start others."""
+    doubts = [each.doubt for each in proof if each.doubt is not None]
+    if not doubts or is_launched():
+        return False
+    print(f"{'; '.join(doubts)}: {what_is_done}", flush=True)
+    return True
 
 
 def measure(
