@@ -21,7 +21,7 @@ the arguments of your training run. hetsim keeps the nodes, quotas and links of 
 cluster to FILE.yaml, such as my/cluster/lab.yaml. Use this cluster with hetsim --config-dir my cluster=lab."""
 
 
-SECONDS, QUICK_SECONDS = 3.0, 0.5
+SECONDS, QUICK_SECONDS = 2.25, 0.5
 
 
 def main() -> None:
@@ -34,7 +34,7 @@ def main() -> None:
     length.add_argument("--seconds", type=seconds, default=SECONDS, metavar="S", help=f"the duration of each measuring phase ({SECONDS:g})")
     length.add_argument(
         "--quick", dest="seconds", action="store_const", const=QUICK_SECONDS,
-        help=f"same as --seconds {QUICK_SECONDS:g}: takes half a minute for a few workers, and is less accurate",
+        help=f"same as --seconds {QUICK_SECONDS:g}: takes 20 seconds for a few workers, and is less accurate",
     )  # fmt: skip
     parser.add_argument("--against", type=Path, metavar="OLD.yaml", help="an earlier calibration: report what has changed since")
     parser.add_argument(
