@@ -60,9 +60,10 @@ def network(given: Cluster, among: Measured | None, around: Measured | None, *, 
         cpu["collective_thread_share"] = shown(min(1.0, thread / max(LEAST_SECONDS, more + work(largest[0].size))))
         if agreed := [reading.cpu_seconds for rank in ranks for reading in (among if capped is None else capped).of(rank, "agreement")]:
             cpu["agreement_seconds"] = shown(fmean(agreed))
+        longer = _longer_in_training(among, wall_of[max(wall_of)]) if capped is None or capped is among else 0.0
         table: list[list[float]] = []
         for size, seconds in wall_of.items():
-            table.append([size, shown(max(seconds, table[-1][1] if table else 0.0))])
+            table.append([size, shown(max(seconds + longer, table[-1][1] if table else 0.0))])
         network["all_reduce_table"] = table
         if around is None:
             network["latency_seconds"] = shown(next(iter(wall_of.values())) / (2 * (given.num_workers - 1)))
@@ -124,6 +125,20 @@ def in_exchanges(measured: Measured, alone: float) -> tuple[float, float]:
         return 0.0, 0.0
     more = fmean(reading.cpu_seconds for reading in exchanges) - alone
     return max(0.0, more), fmean(reading.thread_seconds for reading in exchanges)
+
+
+def _longer_in_training(measured: Measured, alone: float) -> float:
+    """The extra seconds of an all-reduce of the model in training over `alone`, right after another one; 0 if a process has a quota.
+
+    Of each round, the rank that arrived last waited for no other, so the shortest exchange is the all-reduce. Threads that move messages
+    wake up, and wait for cores, after each gradient. The pauses of a quota are simulated, and would count twice.
+    """
+    rounds = list(
+        zip(*([reading.seconds for reading in measured.of(rank, IN_STEP)] for rank in range(len(measured.readings))), strict=False)
+    )
+    if not rounds or any(process.cpu_quota for process in measured.processes):
+        return 0.0
+    return max(0.0, fmean(map(min, rounds)) - alone)
 
 
 def _wall(by_rank: Sequence[Mapping[int, float]], given: Cluster) -> Line:

@@ -368,6 +368,23 @@ def test_gradients_that_follow_each_other_do_not_pay_for_exchanges() -> None:
     assert [node.cold(0.02) for node in nodes] == pytest.approx([0.003] * 2, rel=0.1)  # but for what two busy cores lose
 
 
+@pytest.mark.parametrize(("quota", "longer"), [(0.0, 1e-3), (0.5, 0.0)])
+def test_an_all_reduce_in_training_takes_as_long_as_the_last_rank_waits(quota: float, longer: float) -> None:
+    """What it takes more than right after another one is added to all sizes, unless pauses of a quota are in it, which are simulated."""
+    among, _ = measured(quota=quota)
+    alone = 2e-3 + 1_000_000 * 4e-9
+    for first, second in ((5e-3, 0.0), (0.0, 9e-3)):
+        among.readings[0].append(Reading(IN_STEP, 0, alone + 1e-3 + first, 1e-3))
+        among.readings[1].append(Reading(IN_STEP, 0, alone + 1e-3 + second, 1e-3))
+    given = parse_cluster(worlds.cluster(worlds.node(9.0), worlds.node(9.0)))
+    network = parse_cluster(calibrated(given, "lab", [SIZES, SIZES], among=among, around=None, capped_by_hetsim=False).config).network
+
+    assert network.all_reduce_table == (
+        (4_000, pytest.approx(2.016e-3 + longer, rel=1e-3)),
+        (1_000_000, pytest.approx(alone + longer, rel=1e-3)),
+    )
+
+
 def test_messages_are_colder_in_training() -> None:
     """Two in each exchange: after a gradient of 10 to 40 ms, and as long after the first one."""
     cold, exchanges = Cold(0.004, 0.02), []
