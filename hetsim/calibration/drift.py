@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import stdev
 
-from hetsim.calibration.readings import Measured, Reading
+from hetsim.calibration.readings import EXCHANGES, IN_TRAINING, Measured, Reading
 from hetsim.cluster.compute_times import interpolated
 from hetsim.cluster.model import Cluster, Node
 
@@ -92,15 +92,20 @@ def quantities(cluster: Cluster, *, samples: Sequence[Sequence[int]], nbytes: in
 
 
 def parts_of(measured: Measured) -> list[Measured]:
-    """The readings of each kind and size, divided into consecutive parts. If there are too few, each part contains all of them."""
+    """The readings of each kind and size, divided into consecutive parts. If there are too few, each part contains all of them.
+
+    The readings of a method in training stay in their order, because the rounds of all ranks belong together.
+    """
     divided = [_divided(readings) for readings in measured.readings]
     return [Measured([of_rank[part] for of_rank in divided], measured.facts, measured.num_parameters) for part in range(NUM_PARTS)]
 
 
 def _divided(readings: Sequence[Reading]) -> list[list[Reading]]:
     alike: Mapping[tuple[str, int], list[Reading]] = defaultdict(list)
+    method = ""
     for reading in readings:
-        alike[reading.kind, reading.size].append(reading)
+        method = reading.kind if reading.kind in EXCHANGES else method
+        alike[(method, 0) if reading.kind in IN_TRAINING else (reading.kind, reading.size)].append(reading)
     parts: list[list[Reading]] = [[] for _ in range(NUM_PARTS)]
     for found in alike.values():
         for place, part in enumerate(parts):

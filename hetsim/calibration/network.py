@@ -58,8 +58,10 @@ def network(given: Cluster, among: Measured | None, around: Measured | None, *, 
         thread = max(thread, fmean(reading.thread_seconds for reading in largest))
         cpu |= {"collective_seconds": shown(work.constant + more), "collective_seconds_per_byte": shown(work.slope)}
         cpu["collective_thread_share"] = shown(min(1.0, thread / max(LEAST_SECONDS, more + work(largest[0].size))))
-        if agreed := [reading.cpu_seconds for rank in ranks for reading in (among if capped is None else capped).of(rank, "agreement")]:
-            cpu["agreement_seconds"] = shown(fmean(agreed))
+        if agreed := [reading for rank in ranks for reading in (among if capped is None else capped).of(rank, "agreement")]:
+            cpu["agreement_seconds"] = shown(
+                max(fmean(getattr(reading, of) for reading in agreed) for of in ("cpu_seconds", "thread_seconds"))
+            )
         longer = _longer_in_training(among, wall_of[max(wall_of)]) if capped is None or capped is among else 0.0
         table: list[list[float]] = []
         for size, seconds in wall_of.items():
@@ -128,7 +130,7 @@ def in_exchanges(measured: Measured, alone: float) -> tuple[float, float]:
 
 
 def _longer_in_training(measured: Measured, alone: float) -> float:
-    """The extra seconds of an all-reduce of the model in training over `alone`, right after another one; 0 if a process has a quota.
+    """The extra seconds of an all-reduce of the model in training over `alone`, after another one; 0 if a process has less than a core.
 
     Of each round, the rank that arrived last waited for no other, so the shortest exchange is the all-reduce. Threads that move messages
     wake up, and wait for cores, after each gradient. The pauses of a quota are simulated, and would count twice.
@@ -136,7 +138,7 @@ def _longer_in_training(measured: Measured, alone: float) -> float:
     rounds = list(
         zip(*([reading.seconds for reading in measured.of(rank, IN_STEP)] for rank in range(len(measured.readings))), strict=False)
     )
-    if not rounds or any(process.cpu_quota for process in measured.processes):
+    if not rounds or any(0 < process.cpu_quota < 1 for process in measured.processes):
         return 0.0
     return max(0.0, fmean(map(min, rounds)) - alone)
 

@@ -210,7 +210,7 @@ class Measurement(Coordination):
                 readings.append(Reading(kind, round(1e6 * previous[-1]), wall, max(thread, rest), thread_seconds=thread))
                 if commit.num:
                     readings.append(Reading("update in training", 0, update.wall, self.work(node.rank, update)))
-                    readings.append(Reading("agreement", 0, commit.wall, max(commit.thread, commit.process)))
+                    readings.append(Reading("agreement", 0, commit.wall, commit.process, thread_seconds=commit.thread))
                 readings.append(Reading(PROGRAM, 0, program.wall, program.thread))
             if gradient.num:
                 readings.append(Reading("in training", samples, gradient.wall, self.work(node.rank, gradient)))

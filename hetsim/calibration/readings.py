@@ -11,6 +11,9 @@ from hetsim.calibration.accounts import PROGRAM
 
 AT_OWN_PACE, IN_STEP = "exchange at own pace", "exchange in step"
 """Exchanges of the weights after a gradient: by messages to the server and back, at each worker's own pace, or all together."""
+EXCHANGES = (AT_OWN_PACE, IN_STEP)
+IN_TRAINING = (*EXCHANGES, "in training", "update in training", "agreement", PROGRAM)
+"""The kinds of readings of a method's rounds, in the order in which they happen."""
 KINDS = (
     "alone", "update", "all_reduce", "message", "message beside others", "cold", "in training", "update in training", "agreement",
     AT_OWN_PACE, IN_STEP, "push at once", "pull at once", "first", PROGRAM,

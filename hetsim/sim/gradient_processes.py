@@ -59,10 +59,11 @@ def gradients_of(experiment: Experiment, task: Task, gradient: Compute, processe
     """The object that computes the gradients of a run in this many processes, or `auto`; with `batched`, several together."""
     from hetsim.sim.gradient_batching import GradientBatcher  # with SimPy, which lockstep does not need
 
-    if batched and task.least_together is not None:
-        from hetsim.sim.joint_gradients import JointGradients
+    if batched and task.least_together is not None and task.least_together <= experiment.num_workers:
+        from hetsim.sim.joint_gradients import JointGradients, most_together
 
-        return JointGradients(task, gradient, experiment.cluster.nodes, task.least_together)
+        if most_together(task) >= task.least_together:
+            return JointGradients(task, gradient, experiment.cluster.nodes)
     if processes == AUTO:
         most = min(free_cores(), experiment.num_workers, MOST_CHOSEN)
         if most > 1 and task.forkable and only_one(experiment) is None:

@@ -168,8 +168,8 @@ class FlatTask(Task):
 
     @cached_property
     def least_together(self) -> int | None:  # type: ignore[override]
-        """That of the model."""
-        return self.flat.least_together
+        """That of the model, if the task computes gradients together."""
+        return None if type(self).gradients is Task.gradients else self.flat.least_together
 
     def parameters(self) -> Sequence[ParameterSpec]:
         return self.flat.parameters

@@ -9,8 +9,8 @@ import pytest
 import worlds
 from worlds import exit_status
 
-from hetsim.calibration.drift import Drift, drifts, parts_of, told
-from hetsim.calibration.readings import Measured, Reading
+from hetsim.calibration.drift import NUM_PARTS, Drift, drifts, parts_of, told
+from hetsim.calibration.readings import IN_STEP, IN_TRAINING, Measured, Reading
 from hetsim.cli.calibrate import main
 from hetsim.cluster.model import Cluster
 from hetsim.cluster.parse.cluster import parse_cluster
@@ -140,3 +140,18 @@ def test_floats_are_read_as_hetsim_reads_them(tmp_path: Path) -> None:
     )
 
     assert written_cluster("--against", tmp_path / "x.yaml").nodes[0].seconds_per_sample == 1e-3
+
+
+def test_rounds_in_training_stay_together() -> None:
+    """Each part has as many of the rounds, with the same ones of all ranks, however long the gradients before them took."""
+    kinds = IN_TRAINING[1:]
+    ranks = [
+        [Reading(kind, (number * rank) % 4, float(number), 0.0) for number in range(3 * NUM_PARTS) for kind in kinds] for rank in range(2)
+    ]
+
+    parts = parts_of(Measured(ranks, []))
+
+    for place, part in enumerate(parts):
+        for rank in range(2):
+            assert [reading.seconds for reading in part.of(rank, IN_STEP)] == [3.0 * place, 3.0 * place + 1, 3.0 * place + 2]
+            assert [reading.kind for reading in part.readings[rank]] == [*kinds] * 3

@@ -178,7 +178,7 @@ def drawn(chance: random.Random) -> float:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_any_measurement_makes_a_cluster(seed: int) -> None:
-    """Whatever the clocks said, a calibration ends with a file that both backends read."""
+    """Whatever the clocks said, the config is one that is read."""
     chance = random.Random(seed)
     num_workers, cores, width = chance.randint(1, 3), chance.choice([1.0, 2.0, 4.0]), chance.randint(1, 4)
     facts = [[7.0 + chance.randint(0, 1), cores, chance.choice([0.0, 0.5, 3.0]), 0.1] for _ in range(num_workers + 1)]
@@ -368,7 +368,7 @@ def test_gradients_that_follow_each_other_do_not_pay_for_exchanges() -> None:
     assert [node.cold(0.02) for node in nodes] == pytest.approx([0.003] * 2, rel=0.1)  # but for what two busy cores lose
 
 
-@pytest.mark.parametrize(("quota", "longer"), [(0.0, 1e-3), (0.5, 0.0)])
+@pytest.mark.parametrize(("quota", "longer"), [(0.0, 1e-3), (4.0, 1e-3), (0.5, 0.0)])
 def test_an_all_reduce_in_training_takes_as_long_as_the_last_rank_waits(quota: float, longer: float) -> None:
     """What it takes more than right after another one is added to all sizes, unless pauses of a quota are in it, which are simulated."""
     among, _ = measured(quota=quota)
@@ -411,7 +411,7 @@ def test_an_exchange_is_measured_by_what_both_messages_cost() -> None:
 
 def test_agreeing_is_measured() -> None:
     among, _ = measured()
-    among.readings[0] += [Reading("agreement", 0, 9.0, 4e-4), Reading("agreement", 0, 9.0, 6e-4)]
+    among.readings[0] += [Reading("agreement", 0, 9.0, 4e-4, thread_seconds=7e-4), Reading("agreement", 0, 9.0, 6e-4)]
     given = parse_cluster(worlds.cluster(worlds.node(9.0), worlds.node(9.0)))
     network = parse_cluster(calibrated(given, "lab", [SIZES, SIZES], among=among, around=None, capped_by_hetsim=False).config).network
 

@@ -32,10 +32,19 @@ def test_a_prediction_that_is_far_off_is_a_doubt() -> None:
         ([10.0], [5.0, 10.0], 0.0),
         ([4.0, 9.9], [10.0, 10.0], -0.01),
         ([10.0, 8.0], [5.0, 8.0], 0.0),
+        ([10.0, 8.5], [8.0, 5.0], 0.0625),
         ([4.0, 8.0], [10.0, 10.0], -0.2),
         ([8.0, 4.0], [10.0, 10.0], -0.2),
     ],
-    ids=["right at once", "only the runs were disturbed", "right when measured again", "both disturbed", "better", "worse"],
+    ids=[
+        "right at once",
+        "only the runs were disturbed",
+        "right when measured again",
+        "both disturbed",
+        "the second runs more disturbed",
+        "better",
+        "worse",
+    ],
 )
 def test_what_is_far_off_is_tried_and_measured_again_and_the_better_one_is_kept(
     predicted: list[float],
@@ -59,13 +68,19 @@ def test_what_is_far_off_is_tried_and_measured_again_and_the_better_one_is_kept(
 
     runs: list[float] = []
 
-    def run(*_: object) -> object:
+    rates: dict[Path, float] = {}
+
+    def run(*words: object) -> object:
         runs.append(real[len(runs)])
+        rates[Path(str(words[-1]))] = runs[-1]
         return {}, ["ssgd could not be tried: a worker was lost"]
+
+    def tried(_real: object, _cluster: object, _num: object, folder: Path) -> list[Tried]:
+        return [Tried("asgd", predicted[len(asked) // 2 - 1], rates[folder], WHERE)]
 
     monkeypatch.setattr(measure, "measure", taken)
     monkeypatch.setattr(measure, "real_runs", run)
-    monkeypatch.setattr(measure, "tried", lambda *_: [Tried("asgd", predicted[len(asked) // 2 - 1], runs[-1], WHERE)])
+    monkeypatch.setattr(measure, "tried", tried)
 
     measure.calibrate(Path("lab.yaml"), ["workload=digits", "batch_size=64", NODES], seconds=1, config_dir=None)
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import warnings
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from worlds import Run, cluster, experiment, node
 
 from hetsim.effects import Batch
@@ -18,7 +20,9 @@ from hetsim.sim.gradient_batching import GradientBatcher
 from hetsim.sim.hosts.world import HostWorld
 from hetsim.sim.world import EventWorld
 from hetsim.vector import Vector
-from hetsim.workloads.device import num_cuda_devices
+from hetsim.workloads.device import device, num_cuda_devices
+from hetsim.workloads.flat_model import FlatModel
+from hetsim.workloads.own.task import OwnTask
 from hetsim.workloads.task import Task
 
 MODELS = {
@@ -74,16 +78,16 @@ def distance(one: torch.Tensor, other: torch.Tensor) -> float:
 GPU = pytest.param("cuda", marks=[pytest.mark.gpu, pytest.mark.skipif(not num_cuda_devices(), reason="this machine has no CUDA device")])
 
 
-@pytest.mark.parametrize("device", ["cpu", GPU])
+@pytest.mark.parametrize("place", ["cpu", GPU])
 @pytest.mark.parametrize("model", MODELS)
-def test_together_is_one_by_one_up_to_rounding(model: str, device: str) -> None:
-    task, _ = experiment(*MODELS[model], f"device={device}").load()
+def test_together_is_one_by_one_up_to_rounding(model: str, place: str) -> None:
+    task, _ = experiment(*MODELS[model], f"device={place}").load()
     chance = torch.Generator().manual_seed(0)
     count, start = task.num_parameters, task.initial()
     points = [start.clone() for _ in range(3)]
     for point in points:
         point[:count] += 0.01 * torch.randn(len(start[:count]), generator=chance, dtype=start.dtype).to(start.device)
-    batches = [Batch(5 * place, 5, place % 2) for place in range(3)]
+    batches = [Batch(5 * i, 5, i % 2) for i in range(3)]
 
     with task.device.in_full_precision():
         together = task.gradients(points, batches)
@@ -93,6 +97,35 @@ def test_together_is_one_by_one_up_to_rounding(model: str, device: str) -> None:
         assert loss == pytest.approx(mean, rel=1e-5)
         assert distance(gradient[:count], expected[:count]) < 1e-4
         assert gradient[count:].tolist() == pytest.approx(expected[count:].tolist(), rel=1e-4, abs=1e-6)
+
+
+class Odd(nn.Module):
+    """Parameters that are tied, frozen, unused, empty, and a number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.last.weight = self.first.weight
+        self.frozen = nn.Parameter(torch.ones(4), requires_grad=False)
+        self.unused, self.empty, self.scale = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(0, 2)), nn.Parameter(torch.tensor(2.0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.last(self.first(x).tanh() * self.frozen) * self.scale + self.empty.sum()
+        return found
+
+
+def test_any_parameters_go_together() -> None:
+    torch.manual_seed(0)
+    flat = FlatModel(Odd(), [], seed=0, device=device("cpu"))
+    points, inputs = [flat.initial + torch.randn_like(flat.initial) for _ in range(3)], torch.randn(3, 5, 4)
+
+    together = flat.gradients(points, (inputs,), lambda model, x: model(x).square().mean())
+
+    for (gradient, loss), at, x in zip(together, points, inputs, strict=True):
+        expected, mean = flat.gradient(at, Batch(0, 5), lambda x=x: flat.model(x).square().mean())  # type: ignore[misc]
+        assert torch.allclose(gradient, expected, rtol=1e-4, atol=1e-6)
+        assert loss == pytest.approx(mean, rel=1e-5)
+    assert len({gradient.data_ptr() for gradient, _ in together}) == 3
 
 
 @pytest.mark.parametrize(
@@ -157,6 +190,15 @@ def test_some_gradients_are_computed_one_by_one(why: str) -> None:
     assert torch.equal(run.weights, simulated(*words, batched=False, **keys).weights)
 
 
+def test_a_task_without_a_joint_pass_computes_one_by_one() -> None:
+    """Such as that of the user's own code, though its model is a flat one, too."""
+    task, _ = experiment("workload=digits").load()
+    task.__class__ = type("Alone", (type(task),), {"gradients": Task.gradients})
+
+    assert task.least_together is None
+    assert OwnTask.gradients is Task.gradients
+
+
 def test_gradients_in_micro_batches_are_computed_alone() -> None:
     found: list[int] = []
     rows = [node(1e-4, **({"micro_batch": 4} if rank % 2 else {})) for rank in range(40)]
@@ -168,39 +210,125 @@ def test_gradients_in_micro_batches_are_computed_alone() -> None:
     )
 
 
-@pytest.mark.parametrize("fault", [RuntimeError("vmap: no such thing\nas this"), 2.0])
-def test_a_model_that_does_not_go_together_is_computed_one_by_one(fault: Exception | float) -> None:
-    """It is told once, and the bits are those of one by one."""
+def refused(change: Callable[[Task], None], *words: str) -> str:
+    """The only warning of a run with the changed task, which ends with the bits of one by one."""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        run = simulated(*words, change=change, budget={"updates": 5})
+
+    (warning,) = told
+    assert torch.equal(run.weights, simulated(*words, batched=False, budget={"updates": 5}).weights)
+    return str(warning.message)
+
+
+def faulty(fault: Callable[[Task, Vector], Vector]) -> Callable[[Task], None]:
+    """Change the second gradient of each group."""
+
+    def change(task: Task) -> None:
+        task.least_together = 2
+        compute = task.gradients
+
+        def gradients(at: Sequence[Vector], batches: Sequence[Batch]) -> list[tuple[Vector, float]]:
+            first, (gradient, loss), *others = compute(at, batches)
+            return [first, (fault(task, gradient.clone()), loss), *others]
+
+        task.gradients = gradients  # type: ignore[method-assign]
+
+    return change
+
+
+def no_such_thing(*_: Any) -> Vector:
+    raise RuntimeError("vmap: no such thing\nas this")
+
+
+def twice(task: Task, gradient: Vector) -> Vector:
+    """The gradient alone: in a model with batch norm, the averaged entries after it are much larger."""
+    gradient[: task.num_parameters] *= 2
+    return gradient
+
+
+def not_averaged(task: Task, gradient: Vector) -> Vector:
+    gradient[task.num_parameters : -1] = task.initial()[task.num_parameters : -1]
+    return gradient
+
+
+RESNET = ("method=ssgd", "workload.model=resnet20", "+workload.model_options.width=2")
+
+
+@pytest.mark.parametrize(
+    ("fault", "words", "why"),
+    [
+        (no_such_thing, ("method=asgd",), "vmap: no such thing"),
+        (twice, ("method=asgd",), "differ from themselves"),
+        (twice, RESNET, "differ from themselves"),
+        (not_averaged, RESNET, "differ from themselves"),
+    ],
+)
+def test_what_does_not_go_together_is_computed_one_by_one(
+    fault: Callable[[Task, Vector], Vector], words: tuple[str, ...], why: str
+) -> None:
+    """It is told once."""
+    told = refused(faulty(fault), *words)
+
+    assert told.startswith("backend.batched=auto: gradients are computed one by one, as ")
+    assert why in told
+
+
+def test_a_later_error_is_raised() -> None:
+    """As that of a gradient computed alone."""
+    calls: list[int] = []
 
     def change(task: Task) -> None:
         compute = task.gradients
 
-        def faulty(at: Sequence[Vector], batches: Sequence[Batch]) -> list[tuple[Vector, float]]:
-            if isinstance(fault, Exception):
-                raise fault
-            return [(gradient * fault, loss) for gradient, loss in compute(at, batches)]
+        def gradients(at: Sequence[Vector], batches: Sequence[Batch]) -> list[tuple[Vector, float]]:
+            calls.append(len(batches))
+            if len(calls) == 3:
+                raise RuntimeError("of the device")
+            return compute(at, batches)
 
-        task.gradients = faulty  # type: ignore[method-assign]
+        task.gradients = gradients  # type: ignore[method-assign]
 
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
-        run = simulated("method=asgd", change=change)
-
-    (warning,) = told
-    assert str(warning.message).startswith("backend.batched=auto: gradients are computed one by one, as ")
-    assert ("vmap: no such thing" if isinstance(fault, Exception) else "differs from itself") in str(warning.message)
-    assert torch.equal(run.weights, simulated("method=asgd", batched=False).weights)
+    with pytest.raises(RuntimeError, match="of the device"):
+        simulated("method=ssgd", change=change)
 
 
-def test_fewer_go_together_where_memory_does_not_suffice() -> None:
+def test_gradients_that_are_not_finite_are_no_reason() -> None:
+    """The first finite ones are compared."""
     found: list[int] = []
+
+    def change(task: Task) -> None:
+        groups(found)(task)
+        compute = task.gradient
+        calls: list[int] = []
+
+        def gradient(at: Vector, batch: Batch) -> tuple[Vector, float]:
+            calls.append(1)
+            value, loss = compute(at, batch)
+            return (value * torch.nan, loss) if len(calls) == 1 else (value, loss)
+
+        task.gradient = gradient  # type: ignore[method-assign]
+
+    simulated("method=ssgd", change=change, budget={"updates": 3})
+
+    assert found == [20, 2, 20, 20]
+
+
+@pytest.mark.parametrize("room", [6, 1])
+def test_fewer_go_together_where_memory_does_not_suffice(room: int) -> None:
+    """The memory of a failed pass is free again before the next one."""
+    found: list[int] = []
+    held: list[weakref.ref[Any]] = []
 
     def change(task: Task) -> None:
         task.least_together = 2
         compute = task.gradients
 
         def limited(at: Sequence[Vector], batches: Sequence[Batch]) -> list[tuple[Vector, float]]:
-            if len(batches) > 6:
+            assert all(each() is None for each in held)
+            activations = torch.zeros(1000)
+            held.append(weakref.ref(activations))
+            if len(batches) > room:
                 raise torch.OutOfMemoryError
             found.append(len(batches))
             return compute(at, batches)
@@ -209,8 +337,17 @@ def test_fewer_go_together_where_memory_does_not_suffice() -> None:
 
     run = simulated("method=ssgd", change=change, budget={"updates": 2})
 
-    assert found == [2, *[5, 5, 5, 5] * 2]
+    assert found == ([2, *[5, 5, 5, 5] * 2] if room == 6 else [])
     assert distance(run.weights, simulated("method=ssgd", batched=False, budget={"updates": 2}).weights) < 1e-5
+
+
+@pytest.mark.parametrize(("hidden", "expected"), [(1000, 20), (30_000, 0)])
+def test_large_gradients_are_computed_alone(hidden: int, expected: int) -> None:
+    """64 MiB of them go together on a CPU: 20 of 0.3 MB, and not 16 of 9 MB."""
+    found: list[int] = []
+    simulated("method=ssgd", f"+workload.model_options.hidden=[{hidden}]", change=groups(found), budget={"updates": 1})
+
+    assert found == ([2, expected] if expected else [])
 
 
 @pytest.mark.parametrize("wrong", [True, "many", 2, None])
