@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from hetsim.calibration.accounts import PROGRAM
-from hetsim.calibration.doubts import doubts
+from hetsim.calibration.doubts import crowded, doubts
 from hetsim.calibration.fit import LEAST_COLD, Cold, Steps, alone_of, busy_speeds, means, shown
 from hetsim.calibration.network import kept, network
 from hetsim.calibration.noise import Noise
@@ -88,6 +88,8 @@ def calibrated(
     capped = [capped_by_hetsim or process.cpu_quota > 0 for process in processes[:num_workers]]
     doubtful = doubts(steps, alone, capped)
     widths = widths or [1] * num_workers
+    workers = processes[:num_workers]
+    doubtful += crowded(widths, [process.machine for process in workers], [process.cores for process in workers])
     hosts = _hosts(processes, uncapped or found[0], steps, given, widths, capped_by_hetsim=capped_by_hetsim and uncapped is None)
     if max(widths) == 1 and not capped_by_hetsim and not any(process.cpu_quota for process in processes):
         for machine, host in hosts.items():

@@ -37,6 +37,21 @@ def doubts(steps: Sequence[Steps], alone: Sequence[Sequence[Reading]], capped: S
     return found
 
 
+def crowded(widths: Sequence[int], machines: Sequence[float], cores: Sequence[float]) -> list[str]:
+    """Return a clause if workers that compute with several threads share fewer cores, where no measurement predicts another.
+
+    Each worker has its number of threads, a number for its machine, and the cores there.
+    """
+    found = []
+    for machine in dict.fromkeys(machines):
+        here = [rank for rank, its in enumerate(machines) if its == machine]
+        threads, room = sum(widths[rank] for rank in here), int(cores[here[0]])
+        if max(widths[rank] for rank in here) > 1 and threads > room:
+            nodes = f"node {here[0]}" if len(here) == 1 else f"nodes {', '.join(map(str, here))}"
+            found.append(f"{nodes}: {threads} threads on {room} core{'s' * (room > 1)} (lower threads)")
+    return found
+
+
 def _above(value: float, most: float, what: str) -> str | None:
     """A clause with the threshold; None if the value is at most the threshold."""
     return f"{100 * value:.0f} % {what} (at most {100 * most:.0f} %)" if value > most else None

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import worlds
 
+from hetsim.calibration import doubts as reasons
 from hetsim.calibration.composition import Part, composed
 from hetsim.calibration.doubts import doubts
 from hetsim.calibration.fit import Steps
@@ -126,3 +127,21 @@ def test_a_composed_cluster_has_the_doubts_of_its_parts() -> None:
 
     assert made.calibrated is not None
     assert made.calibrated.doubts == ("b, node 0: x",)
+
+
+@pytest.mark.parametrize(
+    ("widths", "cores", "found"),
+    [
+        ([2, 2, 2], [2.0, 2.0, 4.0], ["nodes 0, 1: 4 threads on 2 cores (lower threads)"]),
+        ([1, 1, 1], [1.0, 1.0, 1.0], []),
+        ([2, 1, 4], [4.0, 4.0, 4.0], []),
+        (
+            [1, 2, 8],
+            [2.0, 2.0, 4.0],
+            ["nodes 0, 1: 3 threads on 2 cores (lower threads)", "node 2: 8 threads on 4 cores (lower threads)"],
+        ),
+    ],
+)
+def test_more_threads_than_cores_are_a_doubt(widths: list[int], cores: list[float], found: list[str]) -> None:
+    """Nodes 0 and 1 are on one machine. Workers of one thread each share cores as described."""
+    assert reasons.crowded(widths, [7.0, 7.0, 8.0], cores) == found

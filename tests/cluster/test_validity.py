@@ -15,7 +15,7 @@ from worlds import cluster, composed, experiment, node
 
 from hetsim.cluster.parse.cluster import parse_cluster
 from hetsim.config.cluster_files import written_cluster
-from hetsim.distributed.rank.results import calibration_warnings
+from hetsim.distributed.rank.results import calibration_warnings, crowded_warnings
 from hetsim.results.reading.finished_runs import FinishedRun
 from hetsim.results.tables.metrics import METRICS, Target
 from hetsim.results.tables.rows import Row
@@ -194,3 +194,11 @@ def test_clusters_that_were_calibrated_before_are_read(monkeypatch: pytest.Monke
     for file in studied:
         monkeypatch.chdir(file.parents[2])  # the files of measured noise are named from there
         assert written_cluster("", file).num_workers > 1
+
+
+def test_more_threads_than_cores_are_told() -> None:
+    """Two ranks with two threads each took 20 to 40 times as long on two cores as with one."""
+    (warning,) = crowded_warnings(2, [2, 2], 2)
+
+    assert warning.startswith("the workers compute with 4 threads on 2 cores")
+    assert crowded_warnings(2, [2, 2], 4) == crowded_warnings(1, [1, 1, 1], 2) == crowded_warnings(4, [1, 1], 2) == []

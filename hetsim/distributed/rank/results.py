@@ -19,6 +19,7 @@ from hetsim.distributed.settings import Settings
 from hetsim.effects import PeerLost
 from hetsim.errors import RunStopped
 from hetsim.results.writing.summary import summary_of, write_summary
+from hetsim.runtime.cores import free_cores
 from hetsim.runtime.experiment import Experiment
 from hetsim.runtime.metrics import RankActivity
 from hetsim.runtime.trace import Trace, TracePart, append_received
@@ -131,6 +132,8 @@ def summarised(
         emulated |= {} if server is None else {"server": server}
         warnings = quota_warnings(experiment, emulated["workers"])
     warnings += shared_gpu_warnings(results.gpus) + calibration_warnings(experiment) + missing_warnings(results.missing)
+    if not clocks.several:
+        warnings += crowded_warnings(experiment.threads, experiment.widths[: experiment.num_workers], free_cores())
     if clocks.several:
         emulated["clocks"] = clocks.as_numbers()
     if losses is not None:
@@ -139,6 +142,16 @@ def summarised(
         run.outcome, backend="dist", wall_seconds=clock() - begun, devices=results.devices, emulation=emulated, warnings=warnings
     )
     return write_summary(folder, run.outcome, summary)
+
+
+def crowded_warnings(threads: int, widths: Sequence[int], cores: int) -> list[str]:
+    """A warning if workers that compute with several threads share fewer cores, on which these threads wait for each other."""
+    if threads == 1 or sum(widths) <= cores:
+        return []
+    return [
+        f"the workers compute with {sum(widths)} threads on {cores} core{'s' * (cores > 1)}, where threads that wait for each other take "
+        "many times as long: lower threads"
+    ]
 
 
 def missing_warnings(ranks: Sequence[int]) -> list[str]:
