@@ -75,7 +75,7 @@ def synthetic(shape: tuple[int, ...]) -> Arrays:
 
 
 def experiment(*choices: str, workers: int, model: str = "mlp", hidden: int = 32, samples: int = SAMPLES, **keys: object) -> Experiment:
-    """These choices, with so many workers of eight speeds and noise. `hidden` is the width of the MLP."""
+    """These choices, with this number of workers, of eight speeds and with noise. `hidden` is the width of the MLP."""
     with initialize_config_dir(version_base="1.3", config_dir=str(configs())):
         config = compose("config", overrides=[*choices, "workload=arrays", "pictures=false"])
     noisy = {"count": workers // 8, "overhead_seconds": 1e-3, "noise": {"distribution": "lognorm", "s": 0.2}}
@@ -92,7 +92,7 @@ def unevaluated(*_: torch.Tensor) -> Evaluation:
 
 
 def simulated(made: Experiment, processes: int | str) -> float:
-    """Seconds of a simulation whose gradients so many processes compute, without loading."""
+    """Seconds of a simulation with this number of processes, without loading."""
     task, optimizers = made.load()
     task.evaluate = unevaluated  # type: ignore[method-assign]
     start = perf_counter()

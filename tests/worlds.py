@@ -195,6 +195,18 @@ def simulate(
     return run
 
 
+def computed(made: Experiment, change: Callable[[Any], object] | None = None, **how: Any) -> Run:
+    """A run in virtual time whose gradients are computed in this way (`processes`, `batched`). `change` changes its task."""
+    task, optimizers = made.load()
+    if change is not None:
+        change(task)
+    run = Run(Trace(None, "full"))
+    kind = HostWorld if made.cluster.shares_cores else EventWorld
+    run.simulation = kind(made, task, optimizers, [run.trace, run], **how)
+    run.simulation.run()
+    return run
+
+
 def exit_status(monkeypatch: pytest.MonkeyPatch, command: str, main: Callable[[], None], *arguments: object) -> int:
     """Exit status of a command of the package with these arguments."""
     monkeypatch.setattr(sys, "argv", [command, *map(str, arguments)])

@@ -27,7 +27,7 @@ def machine_seconds() -> tuple[float, float]:
         return 0.0, 0.0
 
 
-def clocks_of_workers() -> list[int]:
+def clocks_of_working_threads() -> list[int]:
     """The clocks, for `time.clock_gettime`, of this process's threads without its OpenMP threads. Empty if it has none, and outside Linux.
 
     OpenMP threads have no name from Python or gloo. They compute for the thread that called them, and then spin for some milliseconds.

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 from hetsim.calibration.accounts import PROGRAM, Cost, Round, accounted
-from hetsim.calibration.machine import clocks_of_workers, machine_seconds
+from hetsim.calibration.machine import clocks_of_working_threads, machine_seconds
 from hetsim.calibration.readings import IN_STEP, Measured, Reading
 from hetsim.coordination.all_reduce import SynchronousAllReduce
 from hetsim.coordination.base import Coordination
@@ -54,9 +54,9 @@ class Meter(NamedTuple):
     interrupts: float
 
     @classmethod
-    def read(cls, workers: Sequence[int] = ()) -> Meter:
-        """Read the clocks now. `workers` are the clocks of the process's threads that count; none: all of them."""
-        return cls(time.perf_counter(), time.thread_time(), process_seconds(workers), *machine_seconds())
+    def read(cls, threads: Sequence[int] = ()) -> Meter:
+        """Read the clocks now. `threads` are the clocks of the process's threads that count; none: all of them."""
+        return cls(time.perf_counter(), time.thread_time(), process_seconds(threads), *machine_seconds())
 
     def since(self, before: Meter) -> Meter:
         """The differences of all clocks."""
@@ -79,7 +79,7 @@ class Measurement(Coordination):
     """The workers whose messages are measured while they share links. All messages begin at once."""
     states: list[State] = field(default_factory=list)
     """The last committed states of the methods that this rank has run."""
-    workers: list[int] = field(default_factory=list)
+    threads: list[int] = field(default_factory=list)
     """The clocks of this process's threads, if others spin while they wait for the computing thread, whose CPU time is no work."""
     by_wall: Sequence[bool]
     """For each rank, whether several CPU threads compute its gradients and updates. The wall clock is then used."""
@@ -91,7 +91,7 @@ class Measurement(Coordination):
         yield from self.rest()
         for phase in self.phases(node, plan, state, readings):
             yield from Gather(0.0)
-            self.workers[:] = clocks_of_workers()
+            self.threads[:] = clocks_of_working_threads()
             yield from phase
         yield from Gather(0.0)
         found = yield from self.shared(node, state.weights, readings)
@@ -113,7 +113,7 @@ class Measurement(Coordination):
 
     def now(self) -> Meter:
         """The clocks of this rank."""
-        return Meter.read(self.workers)
+        return Meter.read(self.threads)
 
     def work(self, rank: int, took: Meter | Cost) -> float:
         """The CPU-seconds of a rank's computation."""
@@ -219,7 +219,7 @@ class Measurement(Coordination):
         last = [state, *self.states][-1]
         done = {"version": last.version, "next_sample": last.next_sample, "num_samples": last.num_samples}
         program = method.program(Node(node.rank, node.num_workers), plan, method.initial(plan, last.weights).evolve(**done))
-        self.states[:] = [(yield from accounted(program, process=partial(process_seconds, self.workers), until=until, over=over)) or last]
+        self.states[:] = [(yield from accounted(program, process=partial(process_seconds, self.threads), until=until, over=over)) or last]
 
     def update(self, node: Node, weights: Vector, readings: list[Reading], kind: str = "update") -> Program[None]:
         """Take an optimizer step."""
@@ -254,13 +254,13 @@ class Measurement(Coordination):
         return Measured(by_rank, [[fact[rank] for fact in facts] for rank in range(len(counts))], len(weights))
 
 
-def process_seconds(workers: Sequence[int]) -> float:
+def process_seconds(threads: Sequence[int]) -> float:
     """The CPU-seconds of the threads with these clocks; of the whole process if there are none.
 
     For threads that run on other cores, the process's clock lags by up to one tick of the scheduler, some milliseconds. A thread's does
     not, so the difference of both is not the work of the others.
     """
-    return sum(map(cpu_seconds, workers)) if workers else time.process_time()
+    return sum(map(cpu_seconds, threads)) if threads else time.process_time()
 
 
 def cpu_seconds(clock: int) -> float:

@@ -34,7 +34,7 @@ def main() -> None:
     length.add_argument("--seconds", type=seconds, default=SECONDS, metavar="S", help=f"the duration of each measuring phase ({SECONDS:g})")
     length.add_argument(
         "--quick", dest="seconds", action="store_const", const=QUICK_SECONDS,
-        help=f"same as --seconds {QUICK_SECONDS:g}: takes 20 seconds for a few workers, and is less accurate",
+        help=f"same as --seconds {QUICK_SECONDS:g}: takes about 20 seconds for a few workers, and is less accurate",
     )  # fmt: skip
     parser.add_argument("--against", type=Path, metavar="OLD.yaml", help="an earlier calibration: report what has changed since")
     parser.add_argument(

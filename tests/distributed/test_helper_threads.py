@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from hetsim.calibration.machine import PER_THREAD, clocks_of_workers
+from hetsim.calibration.machine import PER_THREAD, clocks_of_working_threads
 from hetsim.calibration.program import Meter, cpu_seconds
 from hetsim.distributed.communication.gloo import GlooTransport
 from hetsim.distributed.launch.participation import compute_here_alone
@@ -60,15 +60,15 @@ def test_threads_of_gloo_compute_alone() -> None:
     assert torch.get_num_threads() == 2
 
 
-def test_workers_are_threads_that_somebody_has_named() -> None:
+def test_working_threads_are_those_that_somebody_has_named() -> None:
     """Python's own, and this one; not those of OpenMP."""
     done = threading.Event()
     other = threading.Thread(target=done.wait)
     other.start()
-    workers = clocks_of_workers()
+    threads = clocks_of_working_threads()
 
-    assert {~thread.native_id << 3 | PER_THREAD for thread in (threading.current_thread(), other) if thread.native_id} <= set(workers)
-    assert len(workers) < num_threads()
+    assert {~thread.native_id << 3 | PER_THREAD for thread in (threading.current_thread(), other) if thread.native_id} <= set(threads)
+    assert len(threads) < num_threads()
     done.set()
     other.join()
 
@@ -76,12 +76,12 @@ def test_workers_are_threads_that_somebody_has_named() -> None:
 def test_what_helpers_use_is_no_work_of_the_process() -> None:
     """Beside the thread that computes nobody works here, so its CPU-seconds are the process's, in each short part of the work, too."""
     values = torch.ones(20 * LARGE)
-    workers = clocks_of_workers()
-    began, everything = Meter.read(workers), time.process_time()
+    threads = clocks_of_working_threads()
+    began, everything = Meter.read(threads), time.process_time()
     before = began
     for _ in range(20):
         values.add_(1)
-        now = Meter.read(workers)
+        now = Meter.read(threads)
         took = now.since(before)
         assert took.process == pytest.approx(took.thread, rel=0.2)
         before = now

@@ -14,19 +14,16 @@ from typing import Any
 import pytest
 import torch
 from methods import METHODS
-from worlds import UNEVEN, Run, cluster, experiment, node
+from worlds import UNEVEN, Run, cluster, computed, experiment, node
 
 from hetsim.effects import Batch
 from hetsim.results.reading.identity import identity_of
 from hetsim.runtime import cores
 from hetsim.runtime.experiment import Experiment
-from hetsim.runtime.trace import Trace
 from hetsim.sim import automatic_gradients
 from hetsim.sim.backend import Simulator
 from hetsim.sim.gradient_batching import GradientBatcher
-from hetsim.sim.hosts.world import HostWorld
 from hetsim.sim.parallel_gradients import ParallelGradients
-from hetsim.sim.world import EventWorld
 
 SHORT = ("asgd", "ddp")
 """The methods that are in every `make test`; the others take as long together as all other tests of a room."""
@@ -36,14 +33,7 @@ SHARED = {**cluster(*[node(1e-4, host="a")] * 2), "hosts": {"a": {"cores": 1}}}
 
 def simulated(made: Experiment, processes: int | str, change: Any = None) -> Run:
     """A run whose gradients so many processes compute; `change` changes its task."""
-    task, optimizers = made.load()
-    if change is not None:
-        change(task)
-    run = Run(Trace(None, "full"))
-    kind = HostWorld if made.cluster.shares_cores else EventWorld
-    run.simulation = kind(made, task, optimizers, [run.trace, run], processes=processes)
-    run.simulation.run()
-    return run
+    return computed(made, change, processes=processes)
 
 
 def equal(one: Run, other: Run) -> bool:

@@ -10,15 +10,12 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from worlds import Run, cluster, experiment, node
+from worlds import Run, cluster, computed, experiment, node
 
 from hetsim.effects import Batch
 from hetsim.results.reading.identity import identity_of
-from hetsim.runtime.trace import Trace
 from hetsim.sim.backend import Simulator
 from hetsim.sim.gradient_batching import GradientBatcher
-from hetsim.sim.hosts.world import HostWorld
-from hetsim.sim.world import EventWorld
 from hetsim.vector import Vector
 from hetsim.workloads.device import device, num_cuda_devices
 from hetsim.workloads.flat_model import FlatModel
@@ -45,14 +42,7 @@ FAULTS = {"faults": {"detection_seconds": 1e-3, "schedule": [{"nodes": [1, 7], "
 def simulated(*words: str, batched: bool | str = "auto", change: Callable[[Task], None] | None = None, **keys: Any) -> Run:
     """A run of digits with twenty workers; `change` changes its task."""
     made = experiment("workload=digits", *words, **{"cluster": WORKERS, "batch_size": 160, "budget": {"epochs": 3}, **keys})
-    task, optimizers = made.load()
-    if change is not None:
-        change(task)
-    run = Run(Trace(None, "full"))
-    kind = HostWorld if made.cluster.shares_cores else EventWorld
-    run.simulation = kind(made, task, optimizers, [run.trace, run], batched=batched)
-    run.simulation.run()
-    return run
+    return computed(made, change, batched=batched)
 
 
 def groups(found: list[int]) -> Callable[[Task], None]:
