@@ -158,9 +158,9 @@ def mapping(
     for name in value:
         if name not in known:
             raise ValueError(f"{key}.{name} is unknown{suggestion(name, known) or ': known are ' + ', '.join(known)}")
-    for name in required:
-        if value.get(name) is None:
-            raise ValueError(f"{key}.{name} is missing: give it a value")
+    if missing := [f"{key}.{name}" for name in required if value.get(name) is None]:
+        several = len(missing) > 1
+        raise ValueError(f"{', '.join(missing)} {'are' if several else 'is'} missing: give {'each' if several else 'it'} a value")
     return {str(name): entry for name, entry in value.items()}
 
 

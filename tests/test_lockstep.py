@@ -36,7 +36,7 @@ LOGNORMAL = {"distribution": "lognorm", "s": 0.3}
 GAMMA = {"distribution": "gamma", "a": 4.0, "scale": 0.25}
 NODES: list[dict[str, Any]] = [
     node(4e-3, 2e-3, seconds_per_update=1e-3),
-    node(1e-3, 5e-3, seconds_per_update=7e-3),
+    node(1e-3, 5e-3, seconds_per_update=7e-3, seconds_per_local_update=3e-3),
     node(2e-3),
     node(3e-3, 1e-3, seconds_per_update=1e-4),
 ]
@@ -188,7 +188,7 @@ def test_a_new_property_of_nodes_is_not_ignored(method: str, quantity: str, monk
     made = described(method, cluster=CLUSTERS["noisy"], budget={"updates": 5})
     before = reported(LockstepWorld, made)
     once = getattr(StepTimes, quantity)
-    monkeypatch.setattr(StepTimes, quantity, lambda self, *asked: 2 * once(self, *asked))
+    monkeypatch.setattr(StepTimes, quantity, lambda self, *asked, **local: 2 * once(self, *asked, **local))
 
     twice = reported(LockstepWorld, made)
 
@@ -216,10 +216,13 @@ def test_lockstep_is_the_simulation_on_any_small_cluster(data: st.DataObject):
     nodes = data.draw(
         st.lists(
             st.builds(
-                lambda per_sample, overhead, update, noise: node(per_sample, overhead, seconds_per_update=update, noise=noise),
+                lambda per_sample, overhead, update, local, noise: node(
+                    per_sample, overhead, seconds_per_update=update, seconds_per_local_update=local, noise=noise
+                ),
                 numbers,
                 st.just(0.0) | numbers,
                 st.just(0.0) | numbers,
+                st.none() | st.just(0.0) | numbers,
                 st.sampled_from([None, LOGNORMAL, GAMMA]),
             ),
             min_size=1,

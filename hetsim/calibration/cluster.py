@@ -110,6 +110,8 @@ def calibrated(
             row["first_seconds"] = shown(first)
         if updates := [seconds for measured in found for seconds in _updates(measured, rank)]:
             row["seconds_per_update"] = shown(fmean(updates))
+        if local := [reading.cpu_seconds for measured in found for reading in measured.of(rank, "local update")]:
+            row["seconds_per_local_update"] = shown(fmean(local))
         row |= _program(found, rank)
         row |= {"host": names[processes[rank].machine], **_quota(node, processes[rank], by_hetsim=capped_by_hetsim), **kept(node)}
         nodes.append(row)

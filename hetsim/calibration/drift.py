@@ -73,7 +73,9 @@ def quantities(cluster: Cluster, *, samples: Sequence[Sequence[int]], nbytes: in
             found |= {(of, "seconds_per_sample"): node.seconds_per_sample, (of, "overhead_seconds"): node.overhead_seconds}
         for size in dict.fromkeys((sizes[0], sizes[len(sizes) // 2], sizes[-1])):
             found[of, f"gradient of {size} samples"] = _gradient(node, size)
-        found |= {(of, "seconds_per_update"): node.seconds_per_update, (of, "cold_seconds"): node.cold_seconds}
+        for local in (False, True):
+            found[of, f"seconds_per_{'local_' * local}update"] = node.update_seconds(local=local)
+        found[of, "cold_seconds"] = node.cold_seconds
         found |= {(of, "first_seconds"): node.first_seconds, (of, "program_seconds"): node.program_seconds}
     found["server", "seconds_per_update"] = cluster.server.seconds_per_update
     found["server", "program_seconds"] = cluster.server.program_seconds

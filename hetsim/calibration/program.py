@@ -23,7 +23,7 @@ from hetsim.coordination.all_reduce import SynchronousAllReduce
 from hetsim.coordination.base import Coordination
 from hetsim.coordination.plan import Plan
 from hetsim.coordination.state import State
-from hetsim.effects import AllReduce, Batch, Commit, Gather, Gradient, Node, Program, Update
+from hetsim.effects import AllReduce, Batch, Commit, Gather, Gradient, LocalUpdate, Node, Program, Update
 from hetsim.policies.admission import Barrier
 from hetsim.vector import Vector
 
@@ -70,6 +70,7 @@ class Measurement(Coordination):
     Each phase lasts at least `seconds`. `facts()` returns the facts about each rank's process as numbers.
     """
 
+    takes_local_steps: ClassVar[bool] = True
     output: Path
     seconds: float
     facts: Callable[[], Sequence[float]]
@@ -119,28 +120,29 @@ class Measurement(Coordination):
         """The CPU-seconds of a rank's computation."""
         return took.wall if self.by_wall[rank] else took.thread
 
-    def gradient(self, node: Node, weights: Vector, batch: Batch, kind: str) -> Program[Reading]:
-        """Compute one gradient, and return its costs."""
+    def gradient(self, node: Node, weights: Vector, batch: Batch, kind: str) -> Program[tuple[Reading, Vector]]:
+        """Compute one gradient, and return its costs and itself."""
         before = self.now()
-        yield from Gradient(weights, batch, 0)
+        computed = yield from Gradient(weights, batch, 0)
         took = self.now().since(before)
-        return Reading(kind, batch.samples, took.wall, self.work(node.rank, took))
+        return Reading(kind, batch.samples, took.wall, self.work(node.rank, took)), computed.gradient
 
     def steps(self, node: Node, weights: Vector, sizes: Sequence[int], readings: list[Reading], kind: str) -> Program[None]:
-        """Gradients of all these sizes in turns, in a different order each time.
+        """Gradients of all these sizes in turns, in a different order each time. A local update follows each one.
 
         The first gradient of each size is a separate reading, because libraries prepare kernels in it.
         """
         yield from Gradient(weights, Batch(0, sizes[-1]), 0)  # much else is prepared
         for samples in dict.fromkeys(size for each in sizes for size in (each, each - 1) if size):
-            first = yield from self.gradient(node, weights, Batch(0, samples), "first")
+            first, _ = yield from self.gradient(node, weights, Batch(0, samples), "first")
             if kind == "alone" and samples != sizes[-1]:
                 readings.append(first)
         chance, position, rounds = random.Random(0), 0, 0
         began = time.perf_counter()
         while rounds < MIN_ROUNDS or time.perf_counter() - began < self.seconds:
             for samples in chance.sample(list(sizes), len(sizes)):
-                readings.append((yield from self.gradient(node, weights, Batch(position, samples), kind)))
+                took, gradient = yield from self.gradient(node, weights, Batch(position, samples), kind)
+                readings += [took, (yield from self.local_update(node, weights, gradient))]
                 position += samples
             rounds += 1
 
@@ -154,7 +156,7 @@ class Measurement(Coordination):
                     time.sleep(pause)
                 else:
                     yield from Gradient(weights, Batch(position, samples), 0)
-                took = yield from self.gradient(node, weights, Batch(position, samples), "cold")
+                took, _ = yield from self.gradient(node, weights, Batch(position, samples), "cold")
                 readings.append(took._replace(size=round(1e6 * pause)))
                 position += samples
             rounds += 1
@@ -228,6 +230,13 @@ class Measurement(Coordination):
         yield from Update(weights, gradient)
         took = self.now().since(before)
         readings.append(Reading(kind, 0, took.wall, self.work(node.rank, took)))
+
+    def local_update(self, node: Node, weights: Vector, gradient: Vector) -> Program[Reading]:
+        """Take a local step along a gradient, which it may overwrite."""
+        before = self.now()
+        yield from LocalUpdate(weights, gradient, 0, 0, in_place=True)
+        took = self.now().since(before)
+        return Reading("local update", 0, took.wall, self.work(node.rank, took))
 
     def updates(self, node: Node, weights: Vector, readings: list[Reading]) -> Program[None]:
         """Take optimizer steps."""

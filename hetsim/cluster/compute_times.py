@@ -53,7 +53,9 @@ class StepTimes:
         steady = type(self)(replace(node, noise=None), seed=0, rank=0)
         line = node.overhead_seconds, node.seconds_per_sample
         asked = [steady.seconds(b, start) == line[0] + b * line[1] for b, start in PROBED]
-        return line if all(asked) and all(steady.update_seconds(start) == node.seconds_per_update for _, start in PROBED) else None
+        for local in (False, True):
+            asked += [steady.update_seconds(start, local=local) == node.update_seconds(local=local) for _, start in PROBED]
+        return line if all(asked) else None
 
     def seconds(self, samples: int, start: float = 0.0) -> float:
         """The seconds of the next gradient, over `samples` samples, if it starts at second `start` of the run."""
@@ -64,9 +66,9 @@ class StepTimes:
             seconds *= next(self._factors)
         return seconds if self.slowdown is None else self.slowdown.stretched(seconds, start)
 
-    def update_seconds(self, start: float) -> float:
-        """The seconds of an optimizer step on the node, if it starts at second `start` of the run."""
-        seconds = self.node.seconds_per_update
+    def update_seconds(self, start: float, *, local: bool = False) -> float:
+        """The seconds of an optimizer step on the node, if it starts at second `start` of the run. `local`: of a local step."""
+        seconds = self.node.update_seconds(local=local)
         return seconds if self.slowdown is None else self.slowdown.stretched(seconds, start)
 
 

@@ -43,6 +43,8 @@ class Node:
     overhead_seconds: float = 0.0
     table: tuple[tuple[int, float], ...] = ()
     seconds_per_update: float = 0.0
+    seconds_per_local_update: float | None = None
+    """The time of a local step's update; None: `seconds_per_update`."""
     noise: Distribution | None = None
     slow_spells: SlowSpells | None = None
     slowdown: tuple[tuple[float, float], ...] = ()
@@ -84,6 +86,11 @@ class Node:
         """The extra seconds of a gradient that begins `pause` seconds after the end of the previous one."""
         return cold_after(pause, self.cold_seconds, self.cooling_seconds)
 
+    def update_seconds(self, *, local: bool) -> float:
+        """The seconds of an optimizer step on the whole node: of a local step, or of one that makes a version."""
+        own = self.seconds_per_local_update if local else None
+        return self.seconds_per_update if own is None else own
+
     @cached_property
     def on_its_share(self) -> Node:
         """An equally fast node without a quota: its gradients and updates take 1/cpu_quota times the described seconds.
@@ -99,6 +106,7 @@ class Node:
             overhead_seconds=self.overhead_seconds / share,
             table=tuple((samples, seconds / share) for samples, seconds in self.table),
             seconds_per_update=self.seconds_per_update / share,
+            seconds_per_local_update=None if self.seconds_per_local_update is None else self.seconds_per_local_update / share,
             cpu_quota=None,
         )
 

@@ -224,12 +224,12 @@ class EventWorld:
         return self._updated(rank, seconds, state.version, weights, callback)
 
     def local_update(self, process: RankProcess, effect: fx.LocalUpdate, callback: Callback) -> Any:
-        """Takes the node's seconds_per_update. Without a local optimizer there is no step."""
+        """Takes the node's seconds_per_local_update. Without a local optimizer there is no step."""
         if self._local_optimizer is None:
             return effect.at
         process.state.version = effect.version
         weights = process.state.local_update(self._local_optimizer, effect.at, effect.gradient, effect.epoch)
-        seconds = self._times[process.rank].update_seconds(self.env.now)
+        seconds = self._times[process.rank].update_seconds(self.env.now, local=True)
         return self._updated(process.rank, seconds, effect.version, weights, callback)
 
     def _updated(self, rank: int, seconds: float, version: int, weights: Vector, callback: Callback) -> Any:

@@ -134,7 +134,7 @@ def measured(*, quota: float = 0.0) -> tuple[Measured, Measured]:
     among = [readings(lambda size, rank=rank: (1 + rank) * (1e-3 + size * 1e-5)) for rank in range(2)]
     for rank, found in enumerate(among):
         found += [Reading("beside 2", 32, 9.0, 1.25 * (1 + rank) * (1e-3 + 32e-5))] * 5
-        found += [Reading("update", 0, 9.0, 5e-4)] * 5
+        found += [Reading("update", 0, 9.0, 5e-4), Reading("local update", 0, 9.0, 1e-4)] * 5
         found += [Reading("all_reduce", size, 2e-3 + size * 4e-9, 1e-4 + size * 1e-9) for size in (4_000, 1_000_000)]
     around = [[Reading("message", size, 3e-4 + size * 2e-9, 5e-5 + size * 5e-10) for size in (4_000, 1_000_000)] for _ in range(3)]
     around[2] += [Reading("update", 0, 9.0, 2e-3)] * 5
@@ -153,6 +153,7 @@ def test_a_whole_cluster_is_found() -> None:
     assert [(node.overhead_seconds, node.seconds_per_sample, node.seconds_per_update) for node in cluster.nodes] == [
         (pytest.approx(1e-3), pytest.approx(1e-5), 5e-4), (pytest.approx(2e-3), pytest.approx(2e-5), 5e-4)
     ]  # fmt: skip
+    assert {node.seconds_per_local_update for node in cluster.nodes} == {1e-4}
     assert [(node.max_samples, node.uplink_bytes_per_second, node.host) for node in cluster.nodes] == [
         (500, None, "host0"),
         (None, 1e8, "host0"),
@@ -201,7 +202,7 @@ def test_any_measurement_makes_a_cluster(seed: int) -> None:
 FOUND: dict[type, set[str]] = {
     Node: {
         *("seconds_per_sample", "overhead_seconds", "table", "seconds_per_update", "noise", "cold_seconds", "cooling_seconds"),
-        *("first_seconds", "program_seconds"),
+        *("first_seconds", "program_seconds", "seconds_per_local_update"),
         *("host", "cpu_quota", "cpu_quota_period_seconds", "cpu_quota_covers_messages", "latency_seconds"),
     },
     Server: {

@@ -27,12 +27,13 @@ def test_half_a_core_takes_twice_as_long(kind: str, more: dict[str, Any], tmp_pa
     once, twice = KINDS[kind]
     if "slowdown" in more:
         more = {**more, "slowdown": recorded(tmp_path, (0.0, 1.0), (2.5, 2.2))}
-    half = times({"count": 1, **once, **more, "seconds_per_update": 0.1, "cpu_quota": 0.5})
-    slow = times({"count": 1, **twice, **more, "seconds_per_update": 0.2})
+    half = times({"count": 1, **once, **more, "seconds_per_update": 0.1, "seconds_per_local_update": 0.3, "cpu_quota": 0.5})
+    slow = times({"count": 1, **twice, **more, "seconds_per_update": 0.2, "seconds_per_local_update": 0.6})
 
     for step in range(40):
         assert half.seconds(step % 17 + 1, float(step)) == slow.seconds(step % 17 + 1, float(step))
-        assert half.update_seconds(float(step)) == slow.update_seconds(float(step))
+        for local in (False, True):
+            assert half.update_seconds(float(step), local=local) == slow.update_seconds(float(step), local=local)
     assert half.affine == slow.affine
 
 

@@ -205,6 +205,11 @@ REFUSED: dict[str, tuple[list[dict[str, Any]], dict[str, Any], str]] = {
         {},
         "cluster.nodes.0.slow_spells.factor is missing: give it a value",
     ),
+    "spells without anything": (
+        [node(1.0, slow_spells={"factor": 2})],
+        {},
+        "cluster.nodes.0.slow_spells.seconds_between, cluster.nodes.0.slow_spells.seconds_lasting are missing: give each a value",
+    ),
     "spells of no time": (
         [node(1.0, slow_spells={"factor": 2, "seconds_between": 1, "seconds_lasting": 0})],
         {},

@@ -180,15 +180,17 @@ def local_sgd(*choices: str, on: str = "quadratic", period: int = 4, **keys: Any
     return experiment("method=local_sgd", f"workload={on}", *choices, **{**rates, **keys}, coordination={"period": period})
 
 
+@pytest.mark.parametrize("local", [None, 0.0, 0.125, 1.5])
 @pytest.mark.parametrize("period", [1, 3, 8])
-def test_a_round_is_h_gradients_and_local_steps_and_one_all_reduce_and_update(period: int):
+def test_a_round_is_h_gradients_and_local_steps_and_one_all_reduce_and_update(period: int, local: float | None):
     """H·(gradient + local update) of the slowest + 2(N−1)(latency + nbytes/(N·bytes_per_second)) + update, exactly."""
-    workers = cluster(node(0.25, 0.5, seconds_per_update=0.25), node(0.5, seconds_per_update=0.25), network=LINK)
+    rows = [node(0.25, 0.5, seconds_per_update=0.25), node(0.5, seconds_per_update=0.25)]
+    workers = cluster(*({**row, "seconds_per_local_update": local} for row in rows), network=LINK)
     keys: dict[str, Any] = {"workload": {"num_parameters": 8, "num_samples": 60_000}, "cluster": workers, "batch_size": 6}
 
     run = simulate(local_sgd(on="phantom", period=period, budget={"updates": 4}, **keys))
 
-    round_ = period * (max(0.5 + 3 * 0.25, 3 * 0.5) + 0.25) + 2 * (0.125 + 32 / (2 * 64)) + 0.25
+    round_ = period * (max(0.5 + 3 * 0.25, 3 * 0.5) + (0.25 if local is None else local)) + 2 * (0.125 + 32 / (2 * 64)) + 0.25
     assert run.seconds == [1 * round_, 2 * round_, 3 * round_, 4 * round_]
     assert {c.staleness for group in run.applied for c in group} == {0}
 

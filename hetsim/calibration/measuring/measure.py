@@ -35,7 +35,7 @@ from hetsim.runtime.experiment import Experiment
 from hetsim.runtime.files import write_text
 from hetsim.runtime.temporary import temporary_folder
 from hetsim.workloads.phantom import PhantomWorkload
-from hetsim.workloads.task import BYTES
+from hetsim.workloads.task import BYTES, OptimizerRecipe, Recipe
 
 
 def calibrate(
@@ -150,6 +150,10 @@ def _doubtful(proof: Sequence[Tried], what_is_done: str) -> bool:
     return True
 
 
+LOCAL_STEP = OptimizerRecipe(Recipe("torch.optim.SGD", {"lr": 0.1}), key="local_optimizer")
+"""The local optimizer whose step is measured if the config has none."""
+
+
 def measure(
     experiment: Experiment, backend: Processes, kind: type[Measurement], folder: Path, seconds: float, said: str | None
 ) -> Measured | None:
@@ -165,7 +169,8 @@ def measure(
     asked = replace(
         experiment, coordination=coordination, budget=Budget(updates=MOST_UPDATES, seconds=float(MOST_UPDATES)),
         evaluate_every_epochs=1e9, evaluate_every_seconds=None,
-        local_optimizer=None, regional_optimizer=None, stop_when_diverged=False, nonfinite="skip", method="calibration",
+        local_optimizer=experiment.local_optimizer or LOCAL_STEP, regional_optimizer=None, stop_when_diverged=False, nonfinite="skip",
+        method="calibration",
     )  # fmt: skip
     backend.check(asked)
     if said is not None and backend.leads(asked):

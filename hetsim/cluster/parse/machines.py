@@ -22,7 +22,7 @@ OF_MACHINE = ("gpus", "inside", *OUTWARDS)
 OF_NODE = (*(name for name in OF_ROW if name not in (*LINKS, *OUTWARDS)), "speed")
 """The keys of a node that a machine does not set."""
 ONE, GPUS = "{seconds_per_sample: 2.5 ms, network: 1 Gbit/s}", "{count: 2, seconds_per_sample: 2.5 ms}"
-SECONDS = ("seconds_per_sample", "overhead_seconds", "seconds_per_update")
+SECONDS = ("seconds_per_sample", "overhead_seconds", "seconds_per_update", "seconds_per_local_update")
 """The times that a node of speed 2 halves, together with its table."""
 
 

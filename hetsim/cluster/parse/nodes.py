@@ -18,7 +18,8 @@ from hetsim.cluster.parse.values import LINKS, POSITIVE, _distribution, _flag, _
 
 CHANGES = ("link_slowdown", "link_slowdown_period_seconds")
 """The keys for changing links, which nodes, racks, the server and machines have."""
-DRAWN = ("seconds_per_sample", "overhead_seconds", "seconds_per_update", "latency_seconds", *LINKS)
+LOCAL = "seconds_per_local_update"
+DRAWN = ("seconds_per_sample", "overhead_seconds", "seconds_per_update", "latency_seconds", *LINKS, LOCAL)
 """The keys for which a row of nodes may give a distribution. A number is drawn for each of its nodes."""
 
 OTHERS = (
@@ -66,7 +67,7 @@ def _nodes(key: str, config: Any, seed: int, index: int) -> Iterator[Node]:
                 raise ValueError(f"{key}.{name} must be above zero, but its distribution drew {min(drawn[name])}: give it a loc above zero")
             for value in (min(drawn[name]), max(drawn[name])):
                 _number(f"a draw of {key}", {name: value}, name)
-    given = {name: _number(key, entry, name, None if name in LINKS else 0.0) for name in DRAWN if name not in drawn}
+    given = {name: _number(key, entry, name, None if name in (*LINKS, LOCAL) else 0.0) for name in DRAWN if name not in drawn}
     slowdown = _slowdown(f"{key}.slowdown", entry.get("slowdown"))
     node = Node(
         **given,

@@ -24,7 +24,7 @@ from hetsim.runtime.preparation import Preparation
 from hetsim.runtime.rank import RankState
 from hetsim.runtime.recorder import ALL_REDUCE, GATHER, GRADIENT, MESSAGE, UPDATE, ignore, interval_recorder
 from hetsim.runtime.world import as_program_error, handlers, unsupported
-from hetsim.vector import Phantom, Vector, nbytes, scaled
+from hetsim.vector import Phantom, nbytes, scaled
 
 
 class ProcessWorld:
@@ -156,10 +156,10 @@ class ProcessWorld:
         in_place = effect.in_place and not effect.tentative
         weights = state.update(self._in_place.main if in_place else self.prepared.optimizer_of(self.rank), effect)
         self.task.device.synchronise()
-        return weights, self._updated(self.update_seconds(effect.gradient, turn.at - self.began), turn.version, turn)
+        return weights, self._updated(self.update_seconds(effect, turn.at - self.began), turn.version, turn)
 
     def local_update(self, state: RankState, effect: fx.LocalUpdate, turn: Turn) -> Answered:
-        """Computed if there is a local optimizer, and held for the node's seconds_per_update."""
+        """Computed if there is a local optimizer, and held for the node's seconds_per_local_update."""
         local = (self._in_place if effect.in_place else self.optimizers).local
         if local is None:
             return effect.at, turn.at
@@ -167,7 +167,7 @@ class ProcessWorld:
             state.version = effect.version
         weights = state.local_update(local, effect.at, effect.gradient, effect.epoch)
         self.task.device.synchronise()
-        return weights, self._updated(self.update_seconds(effect.gradient, turn.at - self.began), effect.version, turn)
+        return weights, self._updated(self.update_seconds(effect, turn.at - self.began), effect.version, turn)
 
     def _updated(self, seconds: float, version: int, turn: Turn) -> float:
         end = self.pace.due("update", turn.at, seconds)
@@ -325,17 +325,16 @@ class ProcessWorld:
         return None
 
 
-def described_times(prepared: Preparation, state: RankState) -> tuple[Callable[[int, float], float], Callable[[Vector, float], float]]:
-    """The described seconds of the rank's gradients, by samples, and of its updates, by gradient.
-
-    Both also depend on the second of their start.
-    """
+def described_times(
+    prepared: Preparation, state: RankState
+) -> tuple[Callable[[int, float], float], Callable[[fx.Update | fx.LocalUpdate, float], float]]:
+    """The described seconds of the rank's gradients, by samples, and of its updates. Both also depend on the second of their start."""
     if state.rank < prepared.experiment.num_workers:
         times = prepared.step_times(state.rank, num_gradients=state.num_gradients)
-        return times.seconds, lambda _, start: times.update_seconds(start)
+        return times.seconds, lambda effect, start: times.update_seconds(start, local=isinstance(effect, fx.LocalUpdate))
     service = prepared.service_times(state)
 
     def no_gradient(*_: float) -> float:
         raise AssertionError(f"rank {state.rank} is a server, which computes no gradients")
 
-    return no_gradient, lambda gradient, _: service.update_seconds(gradient)
+    return no_gradient, lambda effect, _: service.update_seconds(effect.gradient)

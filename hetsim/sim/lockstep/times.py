@@ -81,8 +81,11 @@ class VectorizedTimes:
                 streams.setdefault(id(node.noise), []).append(rank)
         self._overhead = np.array([0.0 if line is None else line[0] for line in affine])
         self._per_sample = np.array([0.0 if line is None else line[1] for line in affine])
-        update = {key: 0.0 if lines[key] is None else times.update_seconds(0.0) for key, times in distinct.items()}
-        self._update = np.array([update[id(node)] for node in nodes])
+        self._updates = {}
+        """The seconds of each rank's updates, and of its local updates."""
+        for local in (False, True):
+            update = {key: 0.0 if lines[key] is None else times.update_seconds(0.0, local=local) for key, times in distinct.items()}
+            self._updates[local] = np.array([update[id(node)] for node in nodes])
         laws = [(nodes[ranks[0]].noise, ranks) for ranks in streams.values()]
         self._draws = [Draws(law, ranks, seed=seed, positions=[positions[r] for r in ranks]) for law, ranks in laws if law is not None]
 
@@ -101,9 +104,9 @@ class VectorizedTimes:
         seconds[~asked] = 0.0
         return seconds
 
-    def update_seconds(self, start: Seconds) -> Seconds:
-        """Each rank's seconds for an optimizer step that begins at `start`."""
-        seconds = self._update.copy()
+    def update_seconds(self, start: Seconds, *, local: bool) -> Seconds:
+        """Each rank's seconds for an optimizer step that begins at `start`. `local`: for a local step."""
+        seconds = self._updates[local].copy()
         for rank, times in self._one_by_one.items():
-            seconds[rank] = times.update_seconds(float(start[rank]))
+            seconds[rank] = times.update_seconds(float(start[rank]), local=local)
         return seconds

@@ -175,7 +175,7 @@ class LockstepWorld:
         return weights, self._updated(effect.version, ranks=self._computed)
 
     def _updated(self, version: int, *, ranks: NDArray[np.bool_] | None = None) -> Seconds:
-        seconds = self._times.update_seconds(self.clock)
+        seconds = self._times.update_seconds(self.clock, local=ranks is not None)
         if ranks is not None:
             seconds[~ranks] = 0.0
         end: Seconds = self.clock + seconds
