@@ -1,4 +1,4 @@
-"""What is predicted and measured: sixteen clusters in four rounds, ten methods, the words of each run, and what a run leaves in a table."""
+"""What is predicted and measured: twenty clusters in five rounds, ten methods, the words of each run, and what a run leaves in a table."""
 
 from __future__ import annotations
 
@@ -32,6 +32,9 @@ METHODS = {
 LENET = ("workload=digits", "workload.model=lenet", "workload.resize=28")
 SMALL = ("workload=digits", "workload.model=lenet", "workload.resize=16")
 WIDE = ("workload=digits", "+workload.model_options.hidden=[400,200]")
+MIDDLE = ("workload=digits", "workload.model=lenet", "workload.resize=20")
+DEEP = ("workload=digits", "+workload.model_options.hidden=[256,256,128]")
+LARGE = ("workload=digits", "+workload.model_options.hidden=[500,250]")
 MLP = ("workload=digits", "+workload.model_options.hidden=[300,300]")
 
 
@@ -84,6 +87,10 @@ CLUSTERS = (
     Cluster("containers_4_busy", "containers", (*WIDE, "batch_size=512"), round=4, shares=(0.45, 0.35, 0.3, 0.15, 0.4), background=0.2),
     Cluster("links_4", "links", (*LENET, "batch_size=144"), (160, 80, 50, 120), round=4),
     Cluster("links_4_busy", "links", (*WIDE, "batch_size=600"), (110, 60, 60, 80), round=4, background=0.35),
+    Cluster("containers_5", "containers", (*MIDDLE, "batch_size=180"), round=5, shares=(0.55, 0.3, 0.25, 0.45)),
+    Cluster("containers_5_busy", "containers", (*DEEP, "batch_size=640"), round=5, shares=(0.35, 0.35, 0.2, 0.2, 0.4), background=0.25),
+    Cluster("links_5", "links", (*LENET, "batch_size=120"), (150, 60, 60, 100), round=5),
+    Cluster("links_5_busy", "links", (*LARGE, "batch_size=576"), (120, 100, 50, 90), round=5, background=0.3),
 )
 COLUMNS = (
     "cluster", "method", "repeat", "updates_per_second", *COMPONENTS, "mean_staleness", "contributions_by_staleness", "num_updates",
