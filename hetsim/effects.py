@@ -193,9 +193,8 @@ class Update(Effect[Vector]):
 class LocalUpdate(Effect[Vector]):
     """One step of this worker's local optimizer from `at` along `gradient`: its next weights.
 
-    It takes the node's `seconds_per_local_update`. `version` and `epoch` belong to the worker's newest global weights. The local
-    learning-rate schedule depends on the epoch. Without a local optimizer, the answer is `at` itself, without any delay. `in_place` is as
-    in `Update`.
+    It takes `seconds_per_local_update`. `version` and `epoch` belong to the worker's newest global weights. The local learning-rate
+    schedule depends on the epoch. Without a local optimizer, the answer is `at`, without any delay. `in_place` is as in `Update`.
     """
 
     communicates: ClassVar[bool] = False

@@ -12,7 +12,7 @@ from hetsim.calibration.doubts import crowded, doubts
 from hetsim.calibration.fit import LEAST_COLD, Cold, Steps, alone_of, busy_speeds, means, shown
 from hetsim.calibration.network import kept, network
 from hetsim.calibration.noise import Noise
-from hetsim.calibration.readings import AT_OWN_PACE, IN_STEP, Measured, Process
+from hetsim.calibration.readings import AT_OWN_PACE, IN_STEP, Measured, Process, Reading
 from hetsim.cluster.hosts import Host
 from hetsim.cluster.model import Cluster, Node, Server
 
@@ -86,6 +86,7 @@ def calibrated(
     colds = [Cold.fitted([reading for measured in found for reading in measured.of(rank, "cold")]) for rank in range(num_workers)]
     processes = found[-1].processes
     capped = [capped_by_hetsim or process.cpu_quota > 0 for process in processes[:num_workers]]
+    steps = [its.steady(_in_a_row(found, rank, num_workers)) if capped[rank] else its for rank, its in enumerate(steps)]
     doubtful = doubts(steps, alone, capped)
     widths = widths or [1] * num_workers
     workers = processes[:num_workers]
@@ -110,7 +111,7 @@ def calibrated(
             row["first_seconds"] = shown(first)
         if updates := [seconds for measured in found for seconds in _updates(measured, rank)]:
             row["seconds_per_update"] = shown(fmean(updates))
-        if local := [reading.cpu_seconds for measured in found for reading in measured.of(rank, "local update")]:
+        if local := [reading.cpu_seconds for measured in found for reading in later(_local(measured, rank))]:
             row["seconds_per_local_update"] = shown(fmean(local))
         row |= _program(found, rank)
         row |= {"host": names[processes[rank].machine], **_quota(node, processes[rank], by_hetsim=capped_by_hetsim), **kept(node)}
@@ -144,6 +145,16 @@ def ends_of(num_workers: int) -> list[str]:
     return [*(f"node{rank}" for rank in range(num_workers)), "server"]
 
 
+def later(readings: Sequence[Reading]) -> Sequence[Reading]:
+    """The second half of readings that follow each other, without what is slower at first."""
+    return readings[len(readings) // 2 :]
+
+
+def _in_a_row(found: Sequence[Measured], rank: int, num_workers: int) -> list[Reading]:
+    """Gradients right after others while all workers compute."""
+    return [reading for measured in found for reading in later(measured.of(rank, f"beside {num_workers}"))]
+
+
 def _after_exchanges(measured: Measured, rank: int, steps: Steps, speeds: Sequence[float], width: int) -> Iterator[tuple[float, float]]:
     """For each gradient in training: the pause before it, and its extra time over a gradient right after another, beside as many others."""
     idle = 1.0
@@ -173,6 +184,11 @@ def _busy(measured: Measured, rank: int) -> float:
 def _updates(measured: Measured, rank: int) -> list[float]:
     """The CPU-seconds of optimizer steps: in training, if there are any."""
     return [reading.cpu_seconds for reading in measured.of(rank, "update in training") or measured.of(rank, "update")]
+
+
+def _local(measured: Measured, rank: int) -> list[Reading]:
+    """Local steps with the program's own work, if local SGD was run."""
+    return measured.of(rank, "local step") or measured.of(rank, "local update")
 
 
 def _program(found: Sequence[Measured], rank: int) -> dict[str, float]:

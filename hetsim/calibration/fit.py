@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, median
 from typing import Any
 
@@ -96,6 +96,27 @@ class Steps:
             noise=Noise.fitted([max(reading.cpu_seconds, LEAST_SECONDS) / by_size[reading.size] for reading in readings]),
             sizes=(min(by_size), max(by_size)),
             means=tuple(by_size.items()),
+        )
+
+    def steady(self, readings: Sequence[Reading]) -> Steps:
+        """The same times at the level and with the noise of these readings, if they are faster.
+
+        A process that has paused for seconds computes more slowly at first: the system has taken its memory from the caches and maps.
+        Under a quota, this lasts for most of a phase.
+        """
+        if not readings:
+            return self
+        known = dict(self.means)
+        factors = [reading.cpu_seconds / known.get(reading.size, self.seconds(reading.size)) for reading in readings]
+        factor = fmean(factors)
+        if not 0 < factor < 1:
+            return self
+        return replace(
+            self,
+            line=Line(factor * self.line.constant, factor * self.line.slope),
+            table=tuple((size, factor * seconds) for size, seconds in self.table),
+            noise=Noise.fitted([max(each, LEAST_SECONDS) / factor for each in factors]),
+            means=tuple((size, factor * seconds) for size, seconds in self.means),
         )
 
     def first(self, readings: Sequence[Reading]) -> float:

@@ -32,7 +32,7 @@ def clocks_of_working_threads() -> list[int]:
 
     OpenMP threads have no name from Python or gloo. They compute for the thread that called them, and then spin for some milliseconds.
     """
-    named = {thread.native_id for thread in threading.enumerate()}
+    named = {os.getpid(), *(thread.native_id for thread in threading.enumerate())}  # after a fork, Python knows its parent's main thread
     try:
         own = (TASKS / str(os.getpid()) / "comm").read_bytes()
         spins = {int(task.name): int(task.name) not in named and (task / "comm").read_bytes() == own for task in TASKS.iterdir()}

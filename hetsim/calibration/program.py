@@ -14,19 +14,20 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, TypeVar
 
 from hetsim.calibration.accounts import PROGRAM, Cost, Round, accounted
 from hetsim.calibration.machine import clocks_of_working_threads, machine_seconds
-from hetsim.calibration.readings import IN_STEP, Measured, Reading
-from hetsim.coordination.all_reduce import SynchronousAllReduce
+from hetsim.calibration.readings import Measured, Reading
 from hetsim.coordination.base import Coordination
+from hetsim.coordination.local_steps import LocalSteps
 from hetsim.coordination.plan import Plan
 from hetsim.coordination.state import State
-from hetsim.effects import AllReduce, Batch, Commit, Gather, Gradient, LocalUpdate, Node, Program, Update
+from hetsim.effects import AllReduce, Batch, Commit, Effect, Gather, Gradient, LocalUpdate, Node, Program, Update
 from hetsim.policies.admission import Barrier
 from hetsim.vector import Vector
 
+T = TypeVar("T")
 FITTED = (0.125, 0.25, 0.5, 1.0, 2.0)
 """The batch sizes to which a node's times are fitted, relative to the mean share."""
 HELD_OUT = (0.35, 0.7, 1.4)
@@ -36,6 +37,8 @@ PARTS_OF_MODEL = (256, 16, 4, 1)
 MIN_ROUNDS = 4
 MIN_AT_ONCE = 16
 NUM_UPDATES = 50
+PERIOD = 4
+"""The local steps of a round of local SGD."""
 MOST_UPDATES = 10**9
 """The version at which a calibration ends."""
 NUM_READINGS = 4
@@ -116,16 +119,21 @@ class Measurement(Coordination):
         """The clocks of this rank."""
         return Meter.read(self.threads)
 
-    def work(self, rank: int, took: Meter | Cost) -> float:
+    def work(self, rank: int, took: Cost) -> float:
         """The CPU-seconds of a rank's computation."""
         return took.wall if self.by_wall[rank] else took.thread
 
+    def computed(self, node: Node, effect: Effect[T], kind: str, samples: int = 0) -> Program[tuple[Reading, T]]:
+        """Compute, and return the costs and the answer. It reads few clocks, because the system's files would cool the caches."""
+        wall, thread = time.perf_counter(), time.thread_time()
+        answer = yield from effect
+        took = Cost(time.perf_counter() - wall, time.thread_time() - thread)
+        return Reading(kind, samples, took.wall, self.work(node.rank, took)), answer
+
     def gradient(self, node: Node, weights: Vector, batch: Batch, kind: str) -> Program[tuple[Reading, Vector]]:
         """Compute one gradient, and return its costs and itself."""
-        before = self.now()
-        computed = yield from Gradient(weights, batch, 0)
-        took = self.now().since(before)
-        return Reading(kind, batch.samples, took.wall, self.work(node.rank, took)), computed.gradient
+        reading, computed = yield from self.computed(node, Gradient(weights, batch, 0), kind, batch.samples)
+        return reading, computed.gradient
 
     def steps(self, node: Node, weights: Vector, sizes: Sequence[int], readings: list[Reading], kind: str) -> Program[None]:
         """Gradients of all these sizes in turns, in a different order each time. A local update follows each one.
@@ -142,7 +150,8 @@ class Measurement(Coordination):
         while rounds < MIN_ROUNDS or time.perf_counter() - began < self.seconds:
             for samples in chance.sample(list(sizes), len(sizes)):
                 took, gradient = yield from self.gradient(node, weights, Batch(position, samples), kind)
-                readings += [took, (yield from self.local_update(node, weights, gradient))]
+                step, _ = yield from self.computed(node, LocalUpdate(weights, gradient, 0, 0, in_place=True), "local update")
+                readings += [took, step]
                 position += samples
             rounds += 1
 
@@ -188,7 +197,7 @@ class Measurement(Coordination):
     def in_training(
         self, node: Node, plan: Plan, state: State, method: Coordination, kind: str, readings: list[Reading], until: Callable[[], bool]
     ) -> Program[None]:
-        """Run a method's program from the last of `states`, or from `state`, and read its parts. The first round is not read.
+        """Run a method's program, and read its parts. The first round is not read.
 
         The reading of an exchange has the microseconds of the gradient before it as size, and all CPU-seconds of the process that are of
         no other part.
@@ -218,30 +227,33 @@ class Measurement(Coordination):
                 readings.append(Reading("in training", samples, gradient.wall, self.work(node.rank, gradient)))
             previous[:] = [gradient.wall]
 
+        yield from self.run(node, plan, state, method, until, over)
+
+    def in_a_row(self, node: Node, plan: Plan, state: State, readings: list[Reading], until: Callable[[], bool]) -> Program[None]:
+        """Run local SGD, and read gradients right after others, and local steps, which include the program's own work."""
+
+        def over(costs: Round, samples: int) -> None:
+            if costs.keys() == {PROGRAM, "LocalUpdate", "Gradient"}:
+                gradient, step = costs["Gradient"], costs["LocalUpdate"].plus(costs[PROGRAM])
+                readings.append(Reading(f"beside {node.num_workers}", samples, gradient.wall, self.work(node.rank, gradient)))
+                readings.append(Reading("local step", 0, step.wall, self.work(node.rank, step)))
+
+        yield from self.run(node, plan, state, LocalSteps(admission=Barrier(), period=PERIOD), until, over)
+
+    def run(
+        self, node: Node, plan: Plan, state: State, method: Coordination, until: Callable[[], bool], over: Callable[[Round, int], None]
+    ) -> Program[None]:
+        """Run a method's program from the last of `states`, or from `state`. `until` and `over` are as in `accounted`."""
         last = [state, *self.states][-1]
         done = {"version": last.version, "next_sample": last.next_sample, "num_samples": last.num_samples}
         program = method.program(Node(node.rank, node.num_workers), plan, method.initial(plan, last.weights).evolve(**done))
         self.states[:] = [(yield from accounted(program, process=partial(process_seconds, self.threads), until=until, over=over)) or last]
 
-    def update(self, node: Node, weights: Vector, readings: list[Reading], kind: str = "update") -> Program[None]:
-        """Take an optimizer step."""
-        gradient = weights * 1e-6
-        before = self.now()
-        yield from Update(weights, gradient)
-        took = self.now().since(before)
-        readings.append(Reading(kind, 0, took.wall, self.work(node.rank, took)))
-
-    def local_update(self, node: Node, weights: Vector, gradient: Vector) -> Program[Reading]:
-        """Take a local step along a gradient, which it may overwrite."""
-        before = self.now()
-        yield from LocalUpdate(weights, gradient, 0, 0, in_place=True)
-        took = self.now().since(before)
-        return Reading("local update", 0, took.wall, self.work(node.rank, took))
-
     def updates(self, node: Node, weights: Vector, readings: list[Reading]) -> Program[None]:
         """Take optimizer steps."""
         for _ in range(NUM_UPDATES):
-            yield from self.update(node, weights, readings)
+            took, _ = yield from self.computed(node, Update(weights, weights * 1e-6), "update")
+            readings.append(took)
 
     def shared(self, node: Node, weights: Vector, readings: Sequence[Reading]) -> Program[Measured]:
         """Share the measurements and facts of all ranks with every rank."""
@@ -289,56 +301,6 @@ def after(count: int) -> Callable[[], bool]:
 def nothing() -> Program[None]:
     """A rank's program in a phase of other ranks: nothing."""
     yield from ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class AmongWorkers(Measurement):
-    """Measurements without a server: gradients alone and at the same time, optimizer steps, all-reduces."""
-
-    needs_server: ClassVar[bool] = False
-
-    def phases(self, node: Node, plan: Plan, state: State, readings: list[Reading]) -> Iterator[Program[None]]:
-        weights = state.weights
-        sizes = sizes_of(plan, node.rank, (*FITTED, *HELD_OUT))
-        for rank in range(node.num_workers):
-            yield self.steps(node, weights, sizes, readings, "alone") if rank == node.rank else nothing()
-        yield self.cold(node, weights, sizes_of(plan, node.rank, (1.0,))[0], readings)
-        for busy in at_the_same_time(node.num_workers):
-            yield (
-                self.steps(node, weights, sizes_of(plan, node.rank, (1.0,)), readings, f"beside {busy}") if node.rank < busy else nothing()
-            )
-        yield self.updates(node, weights, readings)
-        yield self.all_in_training(node, plan, state, readings)
-        yield self.rest()
-        for part in PARTS_OF_MODEL:
-            yield self.all_reduces(weights[: max(1, len(weights) // part)], readings)
-
-    def all_in_training(self, node: Node, plan: Plan, state: State, readings: list[Reading]) -> Program[None]:
-        """Run synchronous SGD: first a few rounds, and then as many as the slowest rank can do in the phase."""
-        method, began = SynchronousAllReduce(admission=Barrier()), time.perf_counter()
-        yield from self.in_training(node, plan, state, method, IN_STEP, [], after(MIN_ROUNDS))
-        longest = max((yield from Gather(time.perf_counter() - began))) / MIN_ROUNDS
-        yield from self.in_training(node, plan, state, method, IN_STEP, readings, after(max(10, int(self.seconds / longest))))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Uncapped(Measurement):
-    """Measurements without hetsim's caps: gradients of one size, alone and at the same time, and all-reduces.
-
-    Capped gradients seldom run at the same time, and caps cover a part of an all-reduce.
-    """
-
-    needs_server: ClassVar[bool] = False
-
-    def phases(self, node: Node, plan: Plan, state: State, readings: list[Reading]) -> Iterator[Program[None]]:
-        weights = state.weights
-        sizes = sizes_of(plan, node.rank, (1.0,))
-        for rank in range(node.num_workers):
-            yield self.steps(node, weights, sizes, readings, "alone") if rank == node.rank else nothing()
-        for busy in at_the_same_time(node.num_workers):
-            yield self.steps(node, weights, sizes, readings, f"beside {busy}") if node.rank < busy else nothing()
-        for part in PARTS_OF_MODEL:
-            yield self.all_reduces(weights[: max(1, len(weights) // part)], readings)
 
 
 def at_the_same_time(num_workers: int) -> list[int]:

@@ -16,7 +16,7 @@ IN_TRAINING = (*EXCHANGES, "in training", "update in training", "agreement", PRO
 """The kinds of readings of a method's rounds, in the order in which they happen."""
 KINDS = (
     "alone", "update", "all_reduce", "message", "message beside others", "cold", "in training", "update in training", "agreement",
-    AT_OWN_PACE, IN_STEP, "push at once", "pull at once", "first", PROGRAM, "local update",
+    AT_OWN_PACE, IN_STEP, "push at once", "pull at once", "first", PROGRAM, "local update", "local step",
 )  # fmt: skip
 """The kinds of readings. "beside K" is a gradient of each of the first K workers at the same time."""
 

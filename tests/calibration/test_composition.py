@@ -110,7 +110,7 @@ def test_a_composed_cluster_is_predicted_and_says_what_it_is(
         (["fast.yaml", "large.yaml"], "the clusters were calibrated with batch sizes that have none in common"),
         (["fast.yaml", "fast.yaml"], "--compose names a file twice"),
         (["fast.yaml:0"], "--compose fast.yaml:0 must have 1 to 10000 copies"),
-        (["broken.yaml"], "--compose broken.yaml: cluster.nodes is missing"),
+        (["broken.yaml"], "--compose broken.yaml: cluster.nodes, cluster.network, cluster.server are missing"),
     ],
 )
 def test_what_cannot_be_composed_is_one_sentence(

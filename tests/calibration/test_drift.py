@@ -108,7 +108,7 @@ def test_the_table_marks_what_has_drifted() -> None:
         (None, "--against old.yaml: No such file or directory"),
         ("nodes: [", "--against old.yaml: "),
         ("- 1\n", "--against old.yaml: cluster must be a mapping"),
-        ("name: x\n", "--against old.yaml: cluster.nodes is missing"),
+        ("name: x\n", "--against old.yaml: cluster.nodes, cluster.network, cluster.server are missing"),
         (
             "name: x\nnodes: [{count: 3, seconds_per_sample: 1, overhead_seconds: 0}]\n"
             "network: {latency_seconds: 0, bytes_per_second: 1}\nserver: {seconds_per_update: 0}\n",

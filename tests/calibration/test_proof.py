@@ -10,7 +10,7 @@ from test_fit import measured
 
 from hetsim.calibration.measuring import measure
 from hetsim.calibration.measuring.proof import Tried
-from hetsim.calibration.program import AmongWorkers
+from hetsim.calibration.among_workers import AmongWorkers
 
 NODES = "cluster.nodes=[{count: 2, seconds_per_sample: 1, overhead_seconds: 1}]"
 WHERE = " (mean message: 2.4 ms predicted, 0.31 ms measured)"

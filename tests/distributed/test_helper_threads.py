@@ -89,3 +89,17 @@ def test_what_helpers_use_is_no_work_of_the_process() -> None:
 
     assert cpu_seconds(~1 << 3 | PER_THREAD) == 0.0  # no thread of this process has this number
     assert time.process_time() - everything > 1.1 * took.process
+
+
+def test_a_forked_process_counts_its_main_thread() -> None:
+    """Python gives it the number of its parent's main thread."""
+    if not (child := os.fork()):
+        status = 1
+        try:
+            threading.Thread(target=threading.Event().wait, daemon=True).start()
+            threads = clocks_of_working_threads()
+            status = int(bool(threads) and ~os.getpid() << 3 | PER_THREAD not in threads)
+        finally:
+            os._exit(status)
+
+    assert os.waitpid(child, 0)[1] == 0

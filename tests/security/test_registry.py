@@ -49,8 +49,8 @@ def test_every_class_that_ships_is_registered(group: str) -> None:
 
 def test_no_config_names_what_calibrates() -> None:
     """It reads clocks and writes a file, and is built by its command alone."""
-    with pytest.raises(ValueError, match=r"hetsim\.calibration\.program\.AmongWorkers"):
-        resolve("hetsim.calibration.program.AmongWorkers", key="coordination._target_", group="coordination", kind=Coordination)
+    with pytest.raises(ValueError, match=r"hetsim\.calibration\.among_workers\.AmongWorkers"):
+        resolve("hetsim.calibration.among_workers.AmongWorkers", key="coordination._target_", group="coordination", kind=Coordination)
 
 
 def test_every_config_that_ships_names_a_registered_class() -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from hetsim.calibration.among_workers import AmongWorkers, Uncapped
 from hetsim.calibration.around_server import AroundServer
 from hetsim.calibration.cluster import Calibrated, calibrated
 from hetsim.calibration.drift import NUM_PARTS, check_comparable, drifts, parts_of
@@ -15,7 +16,7 @@ from hetsim.calibration.drift import told as table
 from hetsim.calibration.measuring.balance import balance_seconds
 from hetsim.calibration.measuring.proof import Tried, error, real_runs, tried
 from hetsim.calibration.measuring.report import check_places, prefix, told, write_all
-from hetsim.calibration.program import FITTED, MOST_UPDATES, AmongWorkers, Measurement, Uncapped, sizes_of
+from hetsim.calibration.program import FITTED, MOST_UPDATES, Measurement, sizes_of
 from hetsim.calibration.readings import Measured
 from hetsim.calibration.sharing import at_once
 from hetsim.cluster.model import Cluster, Node, Server
