@@ -62,10 +62,12 @@ def network(given: Cluster, among: Measured | None, around: Measured | None, *, 
             cpu["agreement_seconds"] = shown(
                 max(fmean(getattr(reading, of) for reading in agreed) for of in ("cpu_seconds", "thread_seconds"))
             )
-        longer = _longer_in_training(among, wall_of[max(wall_of)]) if capped is None or capped is among else 0.0
+        alone = wall_of[max(wall_of)] + cpu.get("agreement_seconds", 0.0)
+        longer = _longer_in_training(among, alone) if capped is None or capped is among else 0.0
         table: list[list[float]] = []
         for size, seconds in wall_of.items():
-            table.append([size, shown(max(seconds + longer, table[-1][1] if table else 0.0))])
+            more = longer if longer > 0 or size == max(wall_of) else 0.0  # only a queue of large messages makes them shorter
+            table.append([size, shown(max(seconds + more, table[-1][1] if table else 0.0))])
         network["all_reduce_table"] = table
         if around is None:
             network["latency_seconds"] = shown(next(iter(wall_of.values())) / (2 * (given.num_workers - 1)))
@@ -130,17 +132,17 @@ def in_exchanges(measured: Measured, alone: float) -> tuple[float, float]:
 
 
 def _longer_in_training(measured: Measured, alone: float) -> float:
-    """The extra seconds of an all-reduce of the model in training over `alone`, after another one; 0 if a process has less than a core.
+    """The extra seconds of an all-reduce of the model and an agreement in training over `alone`; 0 if a process has less than a core.
 
-    Of each round, the rank that arrived last waited for no other, so the shortest exchange is the all-reduce. Threads that move messages
-    wake up, and wait for cores, after each gradient. The pauses of a quota are simulated, and would count twice.
+    Of each round, the rank that arrived last waited for no other, so the shortest sum is that of both. Threads that move messages wake
+    up, and wait for cores, after each gradient. All-reduces that directly follow each other may fill the queues of links, which takes
+    longer. The pauses of a quota are simulated, and would count twice.
     """
-    rounds = list(
-        zip(*([reading.seconds for reading in measured.of(rank, IN_STEP)] for rank in range(len(measured.readings))), strict=False)
-    )
+    both = [zip(measured.of(rank, IN_STEP), measured.of(rank, "agreement"), strict=False) for rank in range(len(measured.readings))]
+    rounds = list(zip(*([exchange.seconds + agreed.seconds for exchange, agreed in its] for its in both), strict=False))
     if not rounds or any(0 < process.cpu_quota < 1 for process in measured.processes):
         return 0.0
-    return max(0.0, fmean(map(min, rounds)) - alone)
+    return fmean(map(min, rounds)) - alone
 
 
 def _wall(by_rank: Sequence[Mapping[int, float]], given: Cluster) -> Line:

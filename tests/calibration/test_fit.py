@@ -172,6 +172,36 @@ def test_a_whole_cluster_is_found() -> None:
     assert result.error == pytest.approx(0.0, abs=1e-9)
 
 
+@pytest.mark.parametrize(("quota", "level", "found"), [(0.5, 0.8, 0.8), (0.5, 1.3, 1.0), (0.0, 0.8, 1.0)])
+def test_under_a_quota_gradients_in_a_row_set_the_level(quota: float, level: float, found: float) -> None:
+    """If they are faster: a process that has paused is slow at first, as the first half of them is here."""
+    among, around = measured(quota=quota)
+    for rank, its in enumerate(among.readings):
+        its[:] = [reading for reading in its if reading.kind != "beside 2"]
+        seconds = level * (1 + rank) * (1e-3 + 32e-5)
+        its += [Reading("beside 2", 32, 9.0, slower * seconds) for slower in (3.0, 2.0, 0.9, 1.1)]
+    given = parse_cluster(worlds.cluster(worlds.node(9.0, count=2)))
+
+    result = calibrated(given, "lab", [SIZES, SIZES], among=among, around=around, capped_by_hetsim=False)
+
+    for rank, (node, steps) in enumerate(zip(parse_cluster(result.config).nodes, result.steps, strict=True)):
+        assert (node.overhead_seconds, node.seconds_per_sample) == (
+            pytest.approx(found * (1 + rank) * 1e-3, rel=1e-3), pytest.approx(found * (1 + rank) * 1e-5, rel=1e-3)
+        )  # fmt: skip
+        assert steps.noise.deviation == pytest.approx(0.1 if found < 1 else 0.0, abs=0.01)
+
+
+def test_local_steps_are_those_of_local_sgd_s_program() -> None:
+    """If it was run, and their second half."""
+    among, around = measured()
+    among.readings[0] += [Reading("local step", 0, 9.0, seconds) for seconds in (5e-3, 5e-3, 3e-4, 5e-4)]
+    given = parse_cluster(worlds.cluster(worlds.node(9.0, count=2)))
+
+    config = calibrated(given, "lab", [SIZES, SIZES], among=among, around=around, capped_by_hetsim=False).config
+
+    assert [row["seconds_per_local_update"] for row in config["nodes"]] == [4e-4, 1e-4]
+
+
 def drawn(chance: random.Random) -> float:
     """Seconds of a part: one in ten is zero, as by a clock that has not moved."""
     return 0.0 if chance.random() < 0.1 else 10 ** chance.uniform(-7, 0)
@@ -369,20 +399,29 @@ def test_gradients_that_follow_each_other_do_not_pay_for_exchanges() -> None:
     assert [node.cold(0.02) for node in nodes] == pytest.approx([0.003] * 2, rel=0.1)  # but for what two busy cores lose
 
 
-@pytest.mark.parametrize(("quota", "longer"), [(0.0, 1e-3), (4.0, 1e-3), (0.5, 0.0)])
-def test_an_all_reduce_in_training_takes_as_long_as_the_last_rank_waits(quota: float, longer: float) -> None:
-    """What it takes more than right after another one is added to all sizes, unless pauses of a quota are in it, which are simulated."""
+@pytest.mark.parametrize(
+    ("quota", "extra", "small", "large"),
+    [(0.0, 1e-3, 1e-3, 1e-3), (4.0, 1e-3, 1e-3, 1e-3), (0.0, -2e-3, 0.0, -2e-3), (0.5, 1e-3, 0.0, 0.0)],
+)
+def test_an_all_reduce_in_training_takes_as_long_as_the_last_rank_waits(quota: float, extra: float, small: float, large: float) -> None:
+    """What it takes more than right after another one is added to all sizes, unless pauses of a quota are in it, which are simulated.
+
+    A rank that ends it early waits in the agreement instead. Queues of links may make it shorter, for the largest size.
+    """
     among, _ = measured(quota=quota)
     alone = 2e-3 + 1_000_000 * 4e-9
-    for first, second in ((5e-3, 0.0), (0.0, 9e-3)):
-        among.readings[0].append(Reading(IN_STEP, 0, alone + 1e-3 + first, 1e-3))
-        among.readings[1].append(Reading(IN_STEP, 0, alone + 1e-3 + second, 1e-3))
+    agreement, early = 5e-4, 2e-4
+    for waits in ((5e-3, 0.0), (0.0, 9e-3)):
+        for rank, wait in enumerate(waits):
+            among.readings[rank] += [
+                Reading(IN_STEP, 0, alone + extra + wait - early, 1e-3), Reading("agreement", 0, agreement + early, agreement)
+            ]  # fmt: skip
     given = parse_cluster(worlds.cluster(worlds.node(9.0), worlds.node(9.0)))
     network = parse_cluster(calibrated(given, "lab", [SIZES, SIZES], among=among, around=None, capped_by_hetsim=False).config).network
 
     assert network.all_reduce_table == (
-        (4_000, pytest.approx(2.016e-3 + longer, rel=1e-3)),
-        (1_000_000, pytest.approx(alone + longer, rel=1e-3)),
+        (4_000, pytest.approx(2.016e-3 + small, rel=1e-3)),
+        (1_000_000, pytest.approx(alone + large, rel=1e-3)),
     )
 
 

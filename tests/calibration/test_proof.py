@@ -8,9 +8,9 @@ import pytest
 import yaml
 from test_fit import measured
 
+from hetsim.calibration.among_workers import AmongWorkers
 from hetsim.calibration.measuring import measure
 from hetsim.calibration.measuring.proof import Tried
-from hetsim.calibration.among_workers import AmongWorkers
 
 NODES = "cluster.nodes=[{count: 2, seconds_per_sample: 1, overhead_seconds: 1}]"
 WHERE = " (mean message: 2.4 ms predicted, 0.31 ms measured)"
