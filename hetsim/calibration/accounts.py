@@ -27,7 +27,13 @@ class Cost(NamedTuple):
         """The sum."""
         return Cost(self.wall + other.wall, self.thread + other.thread, self.process + other.process, self.num + other.num)
 
+    def less(self, other: Cost) -> Cost:
+        """The difference."""
+        return Cost(self.wall - other.wall, self.thread - other.thread, self.process - other.process, self.num - other.num)
 
+
+NUM_READS = 100
+"""How often the clocks are read to find out what that costs."""
 Round = Mapping[str, Cost]
 """The costs of one round by the name of the effect, and of the `PROGRAM`."""
 
@@ -57,10 +63,15 @@ def accounted(
 
     def add(name: str, before: Cost) -> Cost:
         after = now()
-        took = Cost(after.wall - before.wall, after.thread - before.thread, after.process - before.process, 1)
-        costs[name] = costs[name].plus(took)
+        took = after.less(before).less(clocks)
+        costs[name] = costs[name].plus(Cost(max(0.0, took.wall), max(0.0, took.thread), max(0.0, took.process), 1))
         return after
 
+    first = last = now()
+    for _ in range(NUM_READS):
+        last = now()
+    took = last.less(first)
+    clocks = Cost(took.wall / NUM_READS, took.thread / NUM_READS, took.process / NUM_READS)  # what reading the clocks itself costs
     with closing(program):
         before = now()
         while True:

@@ -116,6 +116,7 @@ def calibrated(
         row |= _program(found, rank)
         row |= {"host": names[processes[rank].machine], **_quota(node, processes[rank], by_hetsim=capped_by_hetsim), **kept(node)}
         nodes.append(row)
+    wires = network(given, among if among is None else uncapped or among, around, capped=among)
     server: dict[str, Any] = {"seconds_per_update": shown(given.server.seconds_per_update)}
     if given.server.seconds_per_byte:
         server["seconds_per_byte"] = shown(given.server.seconds_per_byte)
@@ -125,13 +126,13 @@ def calibrated(
         mean = fmean(updates)
         laws[files[-1]] = service = Noise.fitted([seconds / mean for seconds in updates])
         server = {"seconds_per_update": shown(mean), **service.as_row(files[-1]), "host": names[processes[num_workers].machine]}
-        server |= _program([around], num_workers)
+        server |= _program([around], num_workers, less=2 * wires["cpu"].get("thread_seconds", 0.0))  # of a push and a pull
         server |= _quota(given.server, processes[num_workers], by_hetsim=capped_by_hetsim)
     server |= kept(given.server)
     config = {
         "name": name,
         "nodes": nodes,
-        "network": network(given, among if among is None else uncapped or among, around, capped=among),
+        "network": wires,
         "server": server,
         "hosts": {names[machine]: host for machine, host in hosts.items()},
     }
@@ -191,10 +192,10 @@ def _local(measured: Measured, rank: int) -> list[Reading]:
     return measured.of(rank, "local step") or measured.of(rank, "local update")
 
 
-def _program(found: Sequence[Measured], rank: int) -> dict[str, float]:
-    """The mean CPU-seconds of a rank's own program."""
+def _program(found: Sequence[Measured], rank: int, *, less: float = 0.0) -> dict[str, float]:
+    """The mean CPU-seconds of a rank's own program, less what other numbers contain of them."""
     seconds = [reading.cpu_seconds for measured in found for reading in measured.of(rank, PROGRAM)]
-    return {"program_seconds": shown(fmean(seconds))} if seconds else {}
+    return {"program_seconds": shown(max(0.0, fmean(seconds) - less))} if seconds else {}
 
 
 def _quota(end: Node | Server, process: Process, *, by_hetsim: bool) -> dict[str, Any]:

@@ -111,7 +111,7 @@ class Measurement(Coordination):
     def rest(self) -> Program[None]:
         """Measure the work of other programs."""
         before = self.now()
-        time.sleep(min(0.5, self.seconds))
+        time.sleep(min(0.5, self.seconds / 2))
         self.background.append(self.now().since(before))
         yield from ()
 
@@ -211,7 +211,7 @@ class Measurement(Coordination):
             if node.rank == node.server:
                 if previous:
                     readings.append(Reading("update in training", 0, update.wall, self.work(node.rank, update)))
-                    own, num = program.plus(commit), max(1, cost["Receive"].num)
+                    own, num = program.plus(commit).plus(cost["Receive"]).plus(cost["Send"]), max(1, cost["Receive"].num)
                     readings.append(Reading(PROGRAM, 0, own.wall / num, own.thread / num))
             elif previous:
                 moved = [each for name, each in costs.items() if name in ("AllReduce", "Send", "Receive")]

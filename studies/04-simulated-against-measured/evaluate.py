@@ -202,7 +202,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--folder", type=Path, default=HERE)
     folder = parser.parse_args(arguments).folder
     found = cases(folder)
-    text = covered(found, HERE, 3) + covered(found, HERE, 4) + tables(found)
+    text = "".join(covered(found, HERE, number) for number in ROUNDS if number >= 3) + tables(found)
     (folder / "tables.md").write_text(text, encoding="utf-8")
     print("\n\n".join(text.split("\n\n")[:-1]))
 

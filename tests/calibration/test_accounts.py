@@ -83,3 +83,27 @@ def test_a_round_of_a_server_ends_with_a_commit(monkeypatch: pytest.MonkeyPatch)
 
     assert [sorted(costs) for costs, _ in rounds] == [["Commit", "Receive", PROGRAM], ["Commit", "Receive", "Send", PROGRAM]]
     assert [costs[PROGRAM].wall for costs, _ in rounds] == [1.0, 1.0]
+
+
+def test_what_the_clocks_cost_belongs_to_no_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each reading takes a quarter of a second of each clock, and every sum is the same as without."""
+    clocks = Clocks(monkeypatch)
+
+    def dear() -> float:
+        clocks.move(0.25, 0.25, 0.25)
+        return clocks.wall
+
+    monkeypatch.setattr(time, "perf_counter", dear)
+
+    def worker() -> Program[None]:
+        clocks.move(1.0, 0.5, 0.5)
+        yield from Gradient(VECTOR, Batch(0, 7), 0)
+        yield from Commit(1, State(version=1, weights=VECTOR), ())
+        clocks.move(1.0, 0.5, 0.5)
+        yield from Gradient(VECTOR, Batch(0, 7), 0)
+
+    rounds, _ = played(clocks, worker(), until=9)
+
+    assert {name: tuple(cost[:3]) for name, cost in rounds[1][0].items()} == {
+        PROGRAM: (1.0, 0.5, 0.5), **dict.fromkeys(("Gradient", "Commit"), (4.0, 2.0, 3.0))
+    }  # fmt: skip

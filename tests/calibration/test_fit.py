@@ -202,6 +202,21 @@ def test_local_steps_are_those_of_local_sgd_s_program() -> None:
     assert [row["seconds_per_local_update"] for row in config["nodes"]] == [4e-4, 1e-4]
 
 
+@pytest.mark.parametrize(("thread", "left"), [(1e-3, 4e-4), (5e-4, 0.0)])
+def test_a_server_s_thread_pays_for_its_messages_once(thread: float, left: float) -> None:
+    """What it costs with both messages of an update, less the `thread_seconds` of both, which the workers' exchanges determine."""
+    among, around = measured()
+    for rank in range(2):
+        around.readings[rank].append(Reading(AT_OWN_PACE, 1000, 2e-3, 1e-3, thread_seconds=6e-4))
+    around.readings[2].append(Reading(PROGRAM, 0, 9.0, thread))
+    given = parse_cluster(worlds.cluster(worlds.node(9.0, count=2)))
+
+    cluster = parse_cluster(calibrated(given, "lab", [SIZES, SIZES], among=among, around=around, capped_by_hetsim=False).config)
+
+    assert cluster.network.cpu is not None
+    assert (cluster.network.cpu.thread_seconds, cluster.server.program_seconds) == (pytest.approx(3e-4), pytest.approx(left))
+
+
 def drawn(chance: random.Random) -> float:
     """Seconds of a part: one in ten is zero, as by a clock that has not moved."""
     return 0.0 if chance.random() < 0.1 else 10 ** chance.uniform(-7, 0)
