@@ -86,7 +86,8 @@ def calibrated(
     colds = [Cold.fitted([reading for measured in found for reading in measured.of(rank, "cold")]) for rank in range(num_workers)]
     processes = found[-1].processes
     capped = [capped_by_hetsim or process.cpu_quota > 0 for process in processes[:num_workers]]
-    steps = [its.steady(_in_a_row(found, rank, num_workers)) if capped[rank] else its for rank, its in enumerate(steps)]
+    throttled = [capped_by_hetsim or 0 < process.cpu_quota < 1 for process in processes[:num_workers]]
+    steps = [its.steady(_in_a_row(found, rank, num_workers)) if throttled[rank] else its for rank, its in enumerate(steps)]
     doubtful = doubts(steps, alone, capped)
     widths = widths or [1] * num_workers
     workers = processes[:num_workers]
@@ -227,20 +228,20 @@ def _hosts(
         cores = max(1, int(next(process.cores for process in processes if process.machine == machine)))
         inflation: dict[int, float] = {}
         for busy in range(2, given.num_workers + 1):
-            together = [rank for rank in ranks if rank < busy]
-            if len(together) < 2 or not measured.of(together[0], f"beside {busy}"):
+            together = [rank for rank in ranks if rank < busy and measured.of(rank, f"beside {busy}")]
+            if len(together) < 2:
                 continue
             quotas = {
                 rank: _quota(given.nodes[rank], processes[rank], by_hetsim=capped_by_hetsim).get("cpu_quota", 1.0) for rank in together
             }
             ratios = []
             for rank in together:
-                ((size, seconds),) = means(measured.of(rank, f"beside {busy}"), "cpu_seconds").items()
                 idle = 1.0
                 for other in together:
                     idle *= 1.0 if other == rank else 1.0 - quotas[other]
-                alone = means(measured.of(rank, "alone"), "cpu_seconds").get(size, steps[rank].seconds(size))
-                ratios.append(alone_of(seconds / alone, 1.0 - idle))
+                alone, beside = means(measured.of(rank, "alone"), "cpu_seconds"), measured.of(rank, f"beside {busy}")
+                ratio = fmean(each.cpu_seconds / alone.get(each.size, steps[rank].seconds(each.size)) for each in beside)
+                ratios.append(alone_of(ratio, 1.0 - idle))
             inflation[sum(widths[rank] for rank in together)] = fmean(ratios)
         hosts[machine] = {"cores": cores, **_tick(processes, machine)}
         if inflation:

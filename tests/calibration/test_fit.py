@@ -202,6 +202,21 @@ def test_local_steps_are_those_of_local_sgd_s_program() -> None:
     assert [row["seconds_per_local_update"] for row in config["nodes"]] == [4e-4, 1e-4]
 
 
+def test_gradients_at_the_same_time_may_have_several_sizes() -> None:
+    """As local SGD's have where data end; a rank without samples has none."""
+    among, _ = measured()
+    for rank in range(2):
+        among.readings[rank].append(Reading("beside 2", 16, 9.0, 1.25 * (1 + rank) * (1e-3 + 16e-5)))
+    among.readings.append([reading for reading in among.readings[1] if not reading.kind.startswith("beside")])
+    among.facts.append(among.facts[0])
+    given = parse_cluster(worlds.cluster(worlds.node(9.0, count=3)))
+    sizes = [SIZES] * 3
+
+    config = calibrated(given, "lab", sizes, among=among, around=None, capped_by_hetsim=False).config
+
+    assert config["hosts"]["host0"]["busy_speeds"] == [1.0, 0.8]
+
+
 @pytest.mark.parametrize(("thread", "left"), [(1e-3, 4e-4), (5e-4, 0.0)])
 def test_a_server_s_thread_pays_for_its_messages_once(thread: float, left: float) -> None:
     """What it costs with both messages of an update, less the `thread_seconds` of both, which the workers' exchanges determine."""
