@@ -148,7 +148,7 @@ MUTATIONS = (
         RULES,
     ),
     Mutation("ringmaster", "τ ≤ R", BOUNDS, "contribution.staleness < self.max_delay", "contribution.staleness <= self.max_delay", RULES),
-    Mutation("dc_asgd", "the sign", COMPENSATION, "total *= now - contribution.used", "total *= contribution.used - now", "tests/policies/test_compensation.py"),
+    Mutation("dc_asgd", "the sign", COMPENSATION, "total += g", "total = g - total", "tests/policies/test_compensation.py"),
     Mutation(
         "dc_asgd_adaptive",
         "m and 1 − m exchanged",
