@@ -10,6 +10,7 @@ from cases import CLUSTERS, HERE, METHODS
 from evaluate import BARS, cases
 from matplotlib.figure import Figure
 
+COLUMNS = 4
 INK, DEVELOPED, HELD_OUT, FADED = "#2b2f36", "#3b6ea5", "#b5542c", "#c9ced6"
 
 
@@ -20,8 +21,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     folder = parser.parse_args(arguments).folder
     found = {(case.cluster, case.method): case for case in cases(folder)}
     shown = [cluster for cluster in CLUSTERS if any(name == cluster.name for name, _ in found)]
-    figure = Figure(figsize=(11, 3.0 * ((len(shown) + 1) // 2)), layout="constrained")
-    panels = figure.subplots((len(shown) + 1) // 2, 2, squeeze=False, sharey=True)
+    num_rows = -(-len(shown) // COLUMNS)
+    figure = Figure(figsize=(11, 2.4 * num_rows), layout="constrained")
+    panels = figure.subplots(num_rows, COLUMNS, squeeze=False, sharey=True)
     for axes in panels.flat[len(shown) :]:
         axes.set_visible(False)
     for axes, cluster in zip(panels.flat, shown, strict=False):
@@ -37,8 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         axes.set_yticks(range(len(METHODS)), list(METHODS))
         axes.set_ylim(len(METHODS) - 0.5, -0.5)
         axes.set_title(f"{cluster.name}{' (held out)' if cluster.held_out else ''}", color=INK, fontsize=10)
-        axes.set_xlabel("predicted updates/s against measured, %")
         axes.spines[["top", "right"]].set_visible(False)
+    figure.supxlabel("predicted updates/s against measured, %", fontsize=10)
     figure.savefig(folder / "figure.png", dpi=72)
 
 

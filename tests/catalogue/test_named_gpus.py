@@ -81,7 +81,7 @@ def test_rows_of_ones_own_join_the_catalogue(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("rows: [{gpu: t4}]", "is missing"),
+        ("rows: [{gpu: t4}]", "are missing"),
         ("rows: 3", "rows must be a list"),
         ("rows: &a [*a]", "contains & or \\*"),
         ("rows: [!!python/object/apply:os.system [ls]]", "cannot be read as YAML"),
