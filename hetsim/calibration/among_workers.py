@@ -29,7 +29,7 @@ from hetsim.policies.admission import Barrier
 
 @dataclass(frozen=True, kw_only=True)
 class AmongWorkers(Measurement):
-    """Measurements without a server: gradients alone and at the same time, optimizer steps, all-reduces."""
+    """Measurements without a server. Those with all workers at the same time run the programs of local and of synchronous SGD."""
 
     needs_server: ClassVar[bool] = False
 

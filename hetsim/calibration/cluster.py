@@ -112,7 +112,7 @@ def calibrated(
             row["first_seconds"] = shown(first)
         if updates := [seconds for measured in found for seconds in _updates(measured, rank)]:
             row["seconds_per_update"] = shown(fmean(updates))
-        if local := [reading.cpu_seconds for measured in found for reading in later(_local(measured, rank))]:
+        if local := [reading.cpu_seconds for measured in found for reading in _later(_local(measured, rank))]:
             row["seconds_per_local_update"] = shown(fmean(local))
         row |= _program(found, rank)
         row |= {"host": names[processes[rank].machine], **_quota(node, processes[rank], by_hetsim=capped_by_hetsim), **kept(node)}
@@ -147,14 +147,14 @@ def ends_of(num_workers: int) -> list[str]:
     return [*(f"node{rank}" for rank in range(num_workers)), "server"]
 
 
-def later(readings: Sequence[Reading]) -> Sequence[Reading]:
+def _later(readings: Sequence[Reading]) -> Sequence[Reading]:
     """The second half of readings that follow each other, without what is slower at first."""
     return readings[len(readings) // 2 :]
 
 
 def _in_a_row(found: Sequence[Measured], rank: int, num_workers: int) -> list[Reading]:
     """Gradients right after others while all workers compute."""
-    return [reading for measured in found for reading in later(measured.of(rank, f"beside {num_workers}"))]
+    return [reading for measured in found for reading in _later(measured.of(rank, f"beside {num_workers}"))]
 
 
 def _after_exchanges(measured: Measured, rank: int, steps: Steps, speeds: Sequence[float], width: int) -> Iterator[tuple[float, float]]:
