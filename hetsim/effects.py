@@ -158,11 +158,10 @@ class Fragment:
 
 @dataclass(slots=True)
 class Attempt(Effect[Computed | None]):
-    """A `Gradient` (`at`, `batch`, `version`) that the rank may give up. If it does, the answer is None.
+    """A `Gradient` that the rank gives up after `within` seconds, or when a message arrives. The answer is then None.
 
-    The rank gives the gradient up after `within` seconds, or when a message for this rank arrives. The program then receives this
-    message. If a message has already arrived, the gradient does not begin. The seconds until the rank gives up count as computing. In
-    real processes without padding, the rank first finishes the gradient, unless `backend.micro_batch` divides it.
+    The program then receives this message. If it has already arrived, the gradient does not begin. The seconds until then count as
+    computing. In real processes without padding, the rank first finishes the gradient, unless `backend.micro_batch` divides it.
     """
 
     communicates: ClassVar[bool] = False
@@ -178,7 +177,7 @@ class Update(Effect[Vector]):
 
     With a `fragment`, `gradient` contains only the entries of the fragment. The other weights do not change, and the optimizer has a
     separate memory for each fragment. A `tentative` step does not change the optimizer's memory. With `in_place`, the new weights may
-    overwrite the gradient: do not read it again.
+    overwrite the gradient: do not read it again. A server takes longer if the gradient was made by `operations` on vectors, such as sums.
     """
 
     communicates: ClassVar[bool] = False
@@ -187,6 +186,7 @@ class Update(Effect[Vector]):
     fragment: Fragment | None = None
     tentative: bool = False
     in_place: bool = field(default=False, compare=False)
+    operations: int = field(default=0, compare=False)
 
 
 @dataclass(slots=True)

@@ -66,6 +66,11 @@ def weighted_sum(vectors: Sequence[Vector], factors: Callable[[], Sequence[float
     return total
 
 
+def operations_of_sum(num_vectors: int) -> int:
+    """The number of products and sums on whole vectors in a `weighted_sum`; 0 for one vector, whose factor is usually 1."""
+    return 2 * num_vectors - 1 if num_vectors > 1 else 0
+
+
 def norm(vector: Vector) -> Vector:
     """The Euclidean norm, as a scalar of the vector's own kind. It is no float, so that no decision depends on it."""
     return vector if isinstance(vector, Phantom) else vector.norm()

@@ -9,8 +9,6 @@ from functools import partial
 from typing import ClassVar
 
 from hetsim.calibration.program import (
-    FITTED,
-    HELD_OUT,
     MIN_ROUNDS,
     PARTS_OF_MODEL,
     Measurement,
@@ -21,6 +19,7 @@ from hetsim.calibration.program import (
 )
 from hetsim.calibration.readings import IN_STEP, Reading
 from hetsim.coordination.all_reduce import SynchronousAllReduce
+from hetsim.coordination.delayed_all_reduce import DelayedAllReduce
 from hetsim.coordination.plan import Plan
 from hetsim.coordination.state import State
 from hetsim.effects import Gather, Node, Program
@@ -29,24 +28,19 @@ from hetsim.policies.admission import Barrier
 
 @dataclass(frozen=True, kw_only=True)
 class AmongWorkers(Measurement):
-    """Measurements without a server. Those with all workers at the same time run the programs of local and of synchronous SGD."""
+    """Measurements without a server. Those with all workers at the same time run the programs of local, synchronous and delayed SGD."""
 
     needs_server: ClassVar[bool] = False
 
     def phases(self, node: Node, plan: Plan, state: State, readings: list[Reading]) -> Iterator[Program[None]]:
         weights = state.weights
-        sizes = sizes_of(plan, node.rank, (*FITTED, *HELD_OUT))
-        for rank in range(node.num_workers):
-            yield self.steps(node, weights, sizes, readings, "alone") if rank == node.rank else nothing()
-        yield self.cold(node, weights, sizes_of(plan, node.rank, (1.0,))[0], readings)
-        for busy in at_the_same_time(node.num_workers)[:-1]:
-            yield (
-                self.steps(node, weights, sizes_of(plan, node.rank, (1.0,)), readings, f"beside {busy}") if node.rank < busy else nothing()
-            )
+        yield from self.gradients(node, plan, weights, readings, at_the_same_time(node.num_workers)[:-1])
         yield self.for_seconds(1, 1, partial(self.in_a_row, node, plan, state), readings)
         yield self.updates(node, weights, readings)
         ssgd = SynchronousAllReduce(admission=Barrier())
         yield self.for_seconds(MIN_ROUNDS, 10, partial(self.in_training, node, plan, state, ssgd, IN_STEP), readings)
+        delayed = DelayedAllReduce(admission=Barrier(), warm_up=0)
+        yield self.for_seconds(MIN_ROUNDS, 10, partial(self.overlapped, node, plan, state, delayed), readings)
         yield self.rest()
         for part in PARTS_OF_MODEL:
             yield self.all_reduces(weights[: max(1, len(weights) // part)], readings)

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from hetsim.calibration.program import (
-    FITTED,
-    HELD_OUT,
     MIN_AT_ONCE,
     MIN_ROUNDS,
     NUM_READINGS,
@@ -17,10 +15,10 @@ from hetsim.calibration.program import (
     Measurement,
     at_the_same_time,
     nothing,
-    sizes_of,
 )
 from hetsim.calibration.readings import AT_OWN_PACE, IN_STEP, Reading
 from hetsim.calibration.sharing import PULL, PUSH
+from hetsim.coordination.delayed_server import DelayedParameterServer
 from hetsim.coordination.parameter_server import ParameterServer
 from hetsim.coordination.plan import Plan
 from hetsim.coordination.state import State
@@ -37,17 +35,13 @@ class AroundServer(Measurement):
 
     def phases(self, node: Node, plan: Plan, state: State, readings: list[Reading]) -> Iterator[Program[None]]:
         weights = state.weights
-        sizes = [] if node.rank == node.server else sizes_of(plan, node.rank, (*FITTED, *HELD_OUT))
-        for rank in range(node.num_workers):
-            yield self.steps(node, weights, sizes, readings, "alone") if rank == node.rank else nothing()
-        yield nothing() if node.rank == node.server else self.cold(node, weights, sizes_of(plan, node.rank, (1.0,))[0], readings)
-        for busy in at_the_same_time(node.num_workers):
-            yield (
-                self.steps(node, weights, sizes_of(plan, node.rank, (1.0,)), readings, f"beside {busy}") if node.rank < busy else nothing()
-            )
+        if self.computes:
+            yield from self.gradients(node, plan, weights, readings, at_the_same_time(node.num_workers))
         yield self.updates(node, weights, readings)
         for kind, admission in ((AT_OWN_PACE, EveryGradient()), (IN_STEP, Barrier())):
             yield self.in_training(node, plan, state, ParameterServer(admission=admission), kind, readings, self.over(node.num_workers))
+        delayed = DelayedParameterServer(admission=Barrier(), warm_up=0)
+        yield self.overlapped(node, plan, state, delayed, readings, self.over(node.num_workers))
         yield self.rest()
         for part in PARTS_OF_MODEL:
             payload = weights[: max(1, len(weights) // part)]

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from statistics import fmean
 from typing import Any
 
 from hetsim.calibration.accounts import PROGRAM
 from hetsim.calibration.doubts import crowded, doubts
-from hetsim.calibration.fit import LEAST_COLD, Cold, Steps, alone_of, busy_speeds, means, shown
+from hetsim.calibration.fit import LEAST_COLD, LEAST_SECONDS, Cold, Steps, busy_speeds, means, shown
 from hetsim.calibration.network import kept, network
 from hetsim.calibration.noise import Noise
-from hetsim.calibration.readings import AT_OWN_PACE, IN_STEP, Measured, Process, Reading
-from hetsim.cluster.hosts import Host
+from hetsim.calibration.readings import AT_OWN_PACE, EXCHANGES, IN_STEP, OVERLAPPED, WHOLE, Measured, Process, Reading
+from hetsim.cluster.hosts import Host, cold_after
 from hetsim.cluster.model import Cluster, Node, Server
+from hetsim.policies.compensation import DelayCompensation
 
 
 @dataclass(frozen=True)
@@ -87,20 +90,43 @@ def calibrated(
     processes = found[-1].processes
     capped = [capped_by_hetsim or process.cpu_quota > 0 for process in processes[:num_workers]]
     throttled = [capped_by_hetsim or 0 < process.cpu_quota < 1 for process in processes[:num_workers]]
-    steps = [its.steady(_in_a_row(found, rank, num_workers)) if throttled[rank] else its for rank, its in enumerate(steps)]
-    doubtful = doubts(steps, alone, capped)
     widths = widths or [1] * num_workers
+    hosts = _hosts(processes, uncapped or found[0], steps, given, widths)
+
+    def slower(rank: int, busy: Callable[[int], float]) -> float:
+        """The factor on a worker's gradients from others on its machine, which compute so much of the time."""
+        idle = 1.0
+        speeds: list[float] = hosts[processes[rank].machine].get("busy_speeds", [1.0])
+        for other in range(num_workers):
+            idle *= 1.0 if other == rank or processes[other].machine != processes[rank].machine else 1.0 - busy(other)
+        return 1.0 + (1.0 / speeds[min(2 * widths[rank], len(speeds)) - 1] - 1.0) * (1.0 - idle)
+
+    def quota(rank: int) -> float:
+        share: float = _quota(given.nodes[rank], processes[rank], by_hetsim=capped_by_hetsim).get("cpu_quota", 1.0)
+        return share
+
+    stops = [math.inf if capped_by_hetsim or not throttled[rank] else _stop(processes[rank]) for rank in range(num_workers)]
+    steps = [
+        its.steady(_in_a_row(found, rank, num_workers, stops[rank]), slower=slower(rank, quota)) if throttled[rank] else its
+        for rank, its in enumerate(steps)
+    ]
+    doubtful = doubts(steps, alone, capped)
     workers = processes[:num_workers]
     doubtful += crowded(widths, [process.machine for process in workers], [process.cores for process in workers])
-    hosts = _hosts(processes, uncapped or found[0], steps, given, widths, capped_by_hetsim=capped_by_hetsim and uncapped is None)
     if max(widths) == 1 and not capped_by_hetsim and not any(process.cpu_quota for process in processes):
         for machine, host in hosts.items():
             ranks = [rank for rank in range(num_workers) if processes[rank].machine == machine]
             if seconds := balance(found[0], ranks, Host(cores=host["cores"], busy_speeds=tuple(host.get("busy_speeds", ())))):
                 host["balance_seconds"] = shown(seconds)
+    overlaps: list[float] = []
     for rank, its in enumerate(steps):
-        speeds = hosts[processes[rank].machine].get("busy_speeds", [1.0])
-        longer = [each for measured in found for each in _after_exchanges(measured, rank, its, speeds, widths[rank])]
+        longer: list[tuple[float, float, float]] = []
+        for m in found:
+            in_step, at_own_pace = (
+                [*_after_exchanges(m, rank, its, slower(rank, partial(_busy, m)), stops[rank], kind)] for kind in (IN_STEP, AT_OWN_PACE)
+            )
+            longer += [*in_step, *at_own_pace]
+            overlaps += _overlaps(m, rank, colder=max(0.0, fmean(extra for *_, extra in in_step)) if in_step else 0.0)
         colds[rank] = colds[rank].in_training(longer, least=LEAST_COLD * its.means[-1][1])
     names = {machine: f"host{place}" for place, machine in enumerate(dict.fromkeys(process.machine for process in processes))}
     nodes = []
@@ -118,16 +144,18 @@ def calibrated(
         row |= {"host": names[processes[rank].machine], **_quota(node, processes[rank], by_hetsim=capped_by_hetsim), **kept(node)}
         nodes.append(row)
     wires = network(given, among if among is None else uncapped or among, around, capped=among)
+    if overlaps:
+        wires["cpu"]["overlap_seconds"] = shown(fmean(overlaps))
     server: dict[str, Any] = {"seconds_per_update": shown(given.server.seconds_per_update)}
     if given.server.seconds_per_byte:
         server["seconds_per_byte"] = shown(given.server.seconds_per_byte)
     service = None
     if around is not None:
         updates = _updates(around, num_workers)
-        mean = fmean(updates)
+        mean = max(fmean(updates), LEAST_SECONDS)
         laws[files[-1]] = service = Noise.fitted([seconds / mean for seconds in updates])
         server = {"seconds_per_update": shown(mean), **service.as_row(files[-1]), "host": names[processes[num_workers].machine]}
-        server |= _program([around], num_workers, less=2 * wires["cpu"].get("thread_seconds", 0.0))  # of a push and a pull
+        server |= _of_exchanges(around, num_workers, wires["cpu"], capped=0 < processes[num_workers].cpu_quota < 1)
         server |= _quota(given.server, processes[num_workers], by_hetsim=capped_by_hetsim)
     server |= kept(given.server)
     config = {
@@ -152,26 +180,48 @@ def _later(readings: Sequence[Reading]) -> Sequence[Reading]:
     return readings[len(readings) // 2 :]
 
 
-def _in_a_row(found: Sequence[Measured], rank: int, num_workers: int) -> list[Reading]:
-    """Gradients right after others while all workers compute."""
-    return [reading for measured in found for reading in _later(measured.of(rank, f"beside {num_workers}"))]
+def _stop(process: Process) -> float:
+    """The seconds for which a process that computes all the time is stopped in each period of its quota."""
+    return process.period_seconds * (1.0 - process.cpu_quota)
 
 
-def _after_exchanges(measured: Measured, rank: int, steps: Steps, speeds: Sequence[float], width: int) -> Iterator[tuple[float, float]]:
-    """For each gradient in training: the pause before it, and its extra time over a gradient right after another, beside as many others."""
-    idle = 1.0
-    for other, process in enumerate(measured.processes):
-        if other != rank and process.machine == measured.processes[rank].machine:
-            idle *= 1.0 - _busy(measured, other)
-    slower = 1.0 + (1.0 / speeds[min(2 * width, len(speeds)) - 1] - 1.0) * (1.0 - idle)
+def _stopped(reading: Reading, stop: float) -> float:
+    """The seconds for which a quota stopped the process in this gradient. It waited for at least half a stop."""
+    waited = reading.seconds - reading.cpu_seconds
+    return waited if waited >= stop / 2 else 0.0
+
+
+def _in_a_row(found: Sequence[Measured], rank: int, num_workers: int, stop: float) -> list[Reading]:
+    """Gradients right after others while all workers compute: those in which the process was not stopped, if there are any."""
+    readings = [reading for measured in found for reading in _later(measured.of(rank, f"beside {num_workers}"))]
+    return [reading for reading in readings if not _stopped(reading, stop)] or readings
+
+
+def _after_exchanges(
+    measured: Measured, rank: int, steps: Steps, slower: float, stop: float, kind: str
+) -> Iterator[tuple[float, float, float]]:
+    """For each gradient after an exchange of this kind: the pauses before and in it, and its extra time over one right after another.
+
+    Busy cores made it `slower` times as long.
+    """
     pause: float | None = None
     for reading in measured.readings[rank]:
-        if reading.kind in (AT_OWN_PACE, IN_STEP):
-            pause = reading.seconds
+        if reading.kind in EXCHANGES:
+            pause = reading.seconds if reading.kind == kind else None
         elif reading.kind in ("update in training", "agreement", PROGRAM) and pause is not None:
             pause += reading.seconds
         elif reading.kind == "in training" and pause is not None:
-            yield pause, reading.cpu_seconds / slower - steps.seconds(reading.size)
+            yield pause, _stopped(reading, stop), reading.cpu_seconds / slower - steps.seconds(reading.size)
+
+
+def _overlaps(measured: Measured, rank: int, *, colder: float) -> Iterator[float]:
+    """The extra CPU-seconds of a round whose exchange runs beside the next gradient, which does not pause; at most one number.
+
+    A round in which the gradient follows the exchange contains `colder` seconds of cold caches.
+    """
+    whole, overlapped = ([reading.cpu_seconds for reading in measured.of(rank, kind)] for kind in (WHOLE, OVERLAPPED))
+    if whole and overlapped:
+        yield max(0.0, fmean(overlapped) - (fmean(whole) - colder))
 
 
 def _busy(measured: Measured, rank: int) -> float:
@@ -193,10 +243,31 @@ def _local(measured: Measured, rank: int) -> list[Reading]:
     return measured.of(rank, "local step") or measured.of(rank, "local update")
 
 
-def _program(found: Sequence[Measured], rank: int, *, less: float = 0.0) -> dict[str, float]:
-    """The mean CPU-seconds of a rank's own program, less what other numbers contain of them."""
+def _program(found: Sequence[Measured], rank: int) -> dict[str, float]:
+    """The mean CPU-seconds of a worker's own program."""
     seconds = [reading.cpu_seconds for measured in found for reading in measured.of(rank, PROGRAM)]
-    return {"program_seconds": shown(max(0.0, fmean(seconds) - less))} if seconds else {}
+    return {"program_seconds": shown(fmean(seconds))} if seconds else {}
+
+
+def _of_exchanges(around: Measured, rank: int, cpu: Mapping[str, float], *, capped: bool) -> dict[str, float]:
+    """The costs of the server's own program: for a message of a worker, and for an operation on vectors.
+
+    A push and a pull cost its computing thread and its process CPU-seconds, which other numbers contain in part.
+    """
+    found: dict[str, float] = {}
+    if exchanges := around.of(rank, AT_OWN_PACE):
+        in_thread, in_process = (fmean(getattr(reading, of) for reading in exchanges) for of in ("thread_seconds", "cpu_seconds"))
+        nbytes = max(reading.size for reading in around.of(rank, "message"))
+        moved = sum(cpu[f"{end}_seconds"] + cpu[f"{end}_seconds_per_byte"] * nbytes for end in ("send", "receive"))
+        moved += 2 * cold_after(
+            fmean(reading.seconds for reading in exchanges) / 2, cpu.get("cold_seconds", 0.0), cpu.get("cooling_seconds", math.inf)
+        )
+        seconds = in_process - moved if capped else in_thread
+        found["program_seconds"] = shown(max(0.0, seconds - 2 * cpu.get("thread_seconds", 0.0)))
+    plain, corrected = ([reading.cpu_seconds for reading in around.of(rank, kind)] for kind in ("update", "corrected update"))
+    if corrected:
+        found["seconds_per_vector_operation"] = shown(max(0.0, fmean(corrected) - fmean(plain)) / DelayCompensation.operations)
+    return found
 
 
 def _quota(end: Node | Server, process: Process, *, by_hetsim: bool) -> dict[str, Any]:
@@ -218,31 +289,27 @@ def _hosts(
     steps: Sequence[Steps],
     given: Cluster,
     widths: Sequence[int],
-    *,
-    capped_by_hetsim: bool,
 ) -> dict[float, dict[str, Any]]:
-    """The cores of each machine, and their speeds while several are busy, if workers of one machine were measured at the same time."""
+    """The cores of each machine, and their speeds while several are busy, if workers of one machine were measured at the same time.
+
+    Workers with a quota do not count: they seldom run at the same time, and their times at that time are those of the cluster.
+    """
     hosts: dict[float, dict[str, Any]] = {}
     for machine in dict.fromkeys(process.machine for process in processes):
         ranks = [rank for rank in range(given.num_workers) if processes[rank].machine == machine]
         cores = max(1, int(next(process.cores for process in processes if process.machine == machine)))
         inflation: dict[int, float] = {}
+        free = [rank for rank in ranks if not 0 < measured.processes[rank].cpu_quota < 1]
         for busy in range(2, given.num_workers + 1):
-            together = [rank for rank in ranks if rank < busy and measured.of(rank, f"beside {busy}")]
+            together = [rank for rank in free if rank < busy and measured.of(rank, f"beside {busy}")]
             if len(together) < 2:
                 continue
-            quotas = {
-                rank: _quota(given.nodes[rank], processes[rank], by_hetsim=capped_by_hetsim).get("cpu_quota", 1.0) for rank in together
-            }
             ratios = []
             for rank in together:
-                idle = 1.0
-                for other in together:
-                    idle *= 1.0 if other == rank else 1.0 - quotas[other]
-                alone, beside = means(measured.of(rank, "alone"), "cpu_seconds"), measured.of(rank, f"beside {busy}")
-                ratio = fmean(each.cpu_seconds / alone.get(each.size, steps[rank].seconds(each.size)) for each in beside)
-                ratios.append(alone_of(ratio, 1.0 - idle))
-            inflation[sum(widths[rank] for rank in together)] = fmean(ratios)
+                alone = means(measured.of(rank, "alone"), "cpu_seconds")
+                beside = measured.of(rank, f"beside {busy}")
+                ratios.append(fmean(each.cpu_seconds / alone.get(each.size, steps[rank].seconds(each.size)) for each in beside))
+            inflation[sum(widths[rank] for rank in together)] = max(1.0, fmean(ratios))
         hosts[machine] = {"cores": cores, **_tick(processes, machine)}
         if inflation:
             hosts[machine]["busy_speeds"] = busy_speeds(cores, inflation, max(widths[rank] for rank in ranks))

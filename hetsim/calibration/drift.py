@@ -78,6 +78,7 @@ def quantities(cluster: Cluster, *, samples: Sequence[Sequence[int]], nbytes: in
         found[of, "cold_seconds"] = node.cold_seconds
         found |= {(of, "first_seconds"): node.first_seconds, (of, "program_seconds"): node.program_seconds}
     found["server", "seconds_per_update"] = cluster.server.seconds_per_update
+    found["server", "seconds_per_vector_operation"] = cluster.server.seconds_per_vector_operation
     found["server", "program_seconds"] = cluster.server.program_seconds
     network, of = cluster.network, f"message of {nbytes} bytes"
     found[of, "seconds"] = network.latency_seconds + nbytes / network.bytes_per_second

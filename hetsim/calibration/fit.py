@@ -25,6 +25,8 @@ LEAST_FIRST = 0.05
 """The smallest extra time of a first gradient that counts, as a fraction of a gradient."""
 SHORTEST_COOLING = 1e-4
 """The minimum time in seconds until caches are cold."""
+LEAST_GAIN = 0.01
+"""The part of the squared extra times by which another time constant must be nearer than the one of sleeps."""
 NUM_COOLINGS, NUM_SEARCHES = 50, 3
 """The number of time constants to try between two limits, and how often: each time nearer to the best one."""
 
@@ -98,8 +100,8 @@ class Steps:
             means=tuple(by_size.items()),
         )
 
-    def steady(self, readings: Sequence[Reading]) -> Steps:
-        """The same times at the level and with the noise of these readings, if they are faster.
+    def steady(self, readings: Sequence[Reading], *, slower: float) -> Steps:
+        """The same times at the level and with the noise of these readings, if they are faster. Others made these `slower` times as long.
 
         A process that has paused for seconds computes more slowly at first: the system has taken its memory from the caches and maps.
         Under a quota, this lasts for most of a phase.
@@ -107,7 +109,7 @@ class Steps:
         if not readings:
             return self
         known = dict(self.means)
-        factors = [reading.cpu_seconds / known.get(reading.size, self.seconds(reading.size)) for reading in readings]
+        factors = [reading.cpu_seconds / slower / known.get(reading.size, self.seconds(reading.size)) for reading in readings]
         factor = fmean(factors)
         if not 0 < factor < 1:
             return self
@@ -159,18 +161,21 @@ class Cold:
         x = np.array([pauses]) / 1e6
         return cls._nearest(x, np.array(longer), x[0, 0] / 10, x[0, -1] / 3)
 
-    def in_training(self, longer: Sequence[tuple[float, float]], *, least: float) -> Cold:
-        """This shape with the size from training. `longer` contains pairs of pause and extra time of a gradient, in seconds.
+    def in_training(self, longer: Sequence[tuple[float, float, float]], *, least: float) -> Cold:
+        """The same in training. `longer` contains, for each gradient, the pauses before and in it and its extra seconds.
 
-        After an exchange, caches are colder than after an equally long sleep. An extra time of at most `least` seconds counts as zero.
+        After an exchange, caches are colder than after an equally long sleep. If the pauses vary little, they do not show how fast the
+        extra time grows, so its shape is that of sleeps. An extra time of at most `least` seconds counts as zero.
         """
         if not longer:
             return self
-        pauses, seconds = np.array(longer).T
-        shape = Cold(1.0, self.cooling if self.most else SHORTEST_COOLING)
-        parts = np.array([shape(float(pause)) for pause in pauses])
-        most = float(parts @ seconds) / float(parts @ parts)
-        return Cold(most, shape.cooling) if most > least else Cold()
+        before, inside, seconds = np.array(longer).T
+        pauses, cooling = np.stack([before, inside]), self.cooling if self.most else SHORTEST_COOLING
+        asleep = self._nearest(pauses, seconds, cooling, cooling)
+        free = self._nearest(pauses, seconds, SHORTEST_COOLING, max(2 * SHORTEST_COOLING, float(pauses.max())))
+        gained = asleep._error(pauses, seconds) - free._error(pauses, seconds)
+        found = free if gained > LEAST_GAIN * float((seconds**2).sum()) else asleep
+        return found if found.most > least else Cold()
 
     @classmethod
     def of_exchanges(cls, exchanges: Sequence[tuple[float, float, float]], alone: float) -> Cold:
@@ -184,6 +189,10 @@ class Cold:
             return cls()
         pauses, longest = np.stack([before, between]), max(float(before.max()), float(between.max()), 2 * SHORTEST_COOLING)
         return cls._nearest(pauses, longer, SHORTEST_COOLING, longest)
+
+    def _error(self, pauses: NDArray[np.float64], longer: NDArray[np.float64]) -> float:
+        """The sum of squared errors. Each column of `pauses` makes one extra time together."""
+        return float(((longer + self.most * np.expm1(-pauses / self.cooling).sum(axis=0)) ** 2).sum())
 
     @classmethod
     def _nearest(cls, pauses: NDArray[np.float64], longer: NDArray[np.float64], shortest: float, longest: float) -> Cold:
@@ -225,11 +234,6 @@ def busy_speeds(cores: int, inflation: Mapping[int, float], width: int = 1) -> l
     known = {count: min(1.0, 1 / ratio) for count, ratio in counted.items()} | {min(width, cores): 1.0}
     speeds = np.interp(range(1, cores + 1), sorted(known), [known[count] for count in sorted(known)])
     return [shown(speed) for speed in np.minimum.accumulate(speeds)]
-
-
-def alone_of(busy: float, beside: float) -> float:
-    """The factor on gradients' time beside others, if the fraction `beside` ran beside others and the mean factor is `busy`."""
-    return max(1.0, 1 + (busy - 1) / beside) if beside > 0 else 1.0
 
 
 def _rising(points: Mapping[int, float]) -> tuple[tuple[int, float], ...]:

@@ -9,22 +9,23 @@ from __future__ import annotations
 import random
 import time
 from abc import abstractmethod
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import ClassVar, NamedTuple, TypeVar
+from typing import ClassVar, TypeVar
 
 from hetsim.calibration.accounts import PROGRAM, Cost, Round, accounted
-from hetsim.calibration.machine import clocks_of_working_threads, machine_seconds
-from hetsim.calibration.readings import Measured, Reading
+from hetsim.calibration.machine import Meter, clocks_of_working_threads, process_seconds
+from hetsim.calibration.readings import IN_STEP, OVERLAPPED, WHOLE, Measured, Reading
 from hetsim.coordination.base import Coordination
 from hetsim.coordination.local_steps import LocalSteps
 from hetsim.coordination.plan import Plan
 from hetsim.coordination.state import State
-from hetsim.effects import AllReduce, Batch, Commit, Effect, Gather, Gradient, LocalUpdate, Node, Program, Update
+from hetsim.effects import AllReduce, Batch, Commit, Contribution, Effect, Gather, Gradient, LocalUpdate, Node, Program, Update
 from hetsim.policies.admission import Barrier
+from hetsim.policies.compensation import DelayCompensation
 from hetsim.vector import Vector
 
 T = TypeVar("T")
@@ -41,29 +42,12 @@ PERIOD = 4
 """The local steps of a round of local SGD."""
 MOST_UPDATES = 10**9
 """The version at which a calibration ends."""
+CORRECTION = DelayCompensation(strength=1.0)
+"""The correction by which a server's operations on vectors are measured."""
 NUM_READINGS = 4
 """The number of consecutive readings of messages and all-reduces of one size. Their differences show the accuracy of a mean."""
 PAUSES = (0.003, 0.01, 0.03, 0.1)
 """The pauses in seconds after which gradients are measured. Longer pauses leave colder caches."""
-
-
-class Meter(NamedTuple):
-    """Clocks that are read together: seconds, and CPU-seconds of this thread, the process, the machine, and its interrupts."""
-
-    wall: float
-    thread: float
-    process: float
-    machine: float
-    interrupts: float
-
-    @classmethod
-    def read(cls, threads: Sequence[int] = ()) -> Meter:
-        """Read the clocks now. `threads` are the clocks of the process's threads that count; none: all of them."""
-        return cls(time.perf_counter(), time.thread_time(), process_seconds(threads), *machine_seconds())
-
-    def since(self, before: Meter) -> Meter:
-        """The differences of all clocks."""
-        return Meter(*(now - then for now, then in zip(self, before, strict=True)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +69,8 @@ class Measurement(Coordination):
     """The last committed states of the methods that this rank has run."""
     threads: list[int] = field(default_factory=list)
     """The clocks of this process's threads, if others spin while they wait for the computing thread, whose CPU time is no work."""
+    computes: bool = True
+    """Whether gradients are measured, and not only communication and updates."""
     by_wall: Sequence[bool]
     """For each rank, whether several CPU threads compute its gradients and updates. The wall clock is then used."""
 
@@ -123,7 +109,7 @@ class Measurement(Coordination):
         """The CPU-seconds of a rank's computation."""
         return took.wall if self.by_wall[rank] else took.thread
 
-    def computed(self, node: Node, effect: Effect[T], kind: str, samples: int = 0) -> Program[tuple[Reading, T]]:
+    def computed(self, node: Node, effect: Effect[T] | Program[T], kind: str, samples: int = 0) -> Program[tuple[Reading, T]]:
         """Compute, and return the costs and the answer. It reads few clocks, because the system's files would cool the caches."""
         wall, thread = time.perf_counter(), time.thread_time()
         answer = yield from effect
@@ -154,6 +140,16 @@ class Measurement(Coordination):
                 readings += [took, step]
                 position += samples
             rounds += 1
+
+    def gradients(self, node: Node, plan: Plan, weights: Vector, readings: list[Reading], busy: Sequence[int]) -> Iterator[Program[None]]:
+        """Phases of gradients: of each worker alone, after pauses, and of the first K workers at the same time, for each K in `busy`."""
+        computes = node.rank < node.num_workers
+        usual, sizes = (sizes_of(plan, node.rank, parts) if computes else [] for parts in ((1.0,), (*FITTED, *HELD_OUT)))
+        for rank in range(node.num_workers):
+            yield self.steps(node, weights, sizes, readings, "alone") if rank == node.rank else nothing()
+        yield self.cold(node, weights, usual[0], readings) if computes else nothing()
+        for num in busy:
+            yield self.steps(node, weights, usual, readings, f"beside {num}") if node.rank < num else nothing()
 
     def cold(self, node: Node, weights: Vector, samples: int, readings: list[Reading]) -> Program[None]:
         """A gradient right after another, and after each pause, in a different order each time, while other workers do the same."""
@@ -200,7 +196,7 @@ class Measurement(Coordination):
         """Run a method's program, and read its parts. The first round is not read.
 
         The reading of an exchange has the microseconds of the gradient before it as size, and all CPU-seconds of the process that are of
-        no other part.
+        no other part. Those of a server are the means of the exchanges for one update.
         """
         previous: list[float] = []
         """The seconds of the last gradient."""
@@ -212,7 +208,7 @@ class Measurement(Coordination):
                 if previous:
                     readings.append(Reading("update in training", 0, update.wall, self.work(node.rank, update)))
                     own, num = program.plus(commit).plus(cost["Receive"]).plus(cost["Send"]), max(1, cost["Receive"].num)
-                    readings.append(Reading(PROGRAM, 0, own.wall / num, own.thread / num))
+                    readings.append(Reading(kind, 0, *(seconds / num for seconds in (own.wall, own.process, 0.0, own.thread))))
             elif previous:
                 moved = [each for name, each in costs.items() if name in ("AllReduce", "Send", "Receive")]
                 others = gradient.process + update.process + commit.process + program.thread
@@ -223,6 +219,8 @@ class Measurement(Coordination):
                     readings.append(Reading("update in training", 0, update.wall, self.work(node.rank, update)))
                     readings.append(Reading("agreement", 0, commit.wall, commit.process, thread_seconds=commit.thread))
                 readings.append(Reading(PROGRAM, 0, program.wall, program.thread))
+                if kind == IN_STEP:
+                    readings.append(whole(WHOLE, costs))
             if gradient.num:
                 readings.append(Reading("in training", samples, gradient.wall, self.work(node.rank, gradient)))
             previous[:] = [gradient.wall]
@@ -240,6 +238,14 @@ class Measurement(Coordination):
 
         yield from self.run(node, plan, state, LocalSteps(admission=Barrier(), period=PERIOD), until, over)
 
+    def overlapped(
+        self, node: Node, plan: Plan, state: State, method: Coordination, readings: list[Reading], until: Callable[[], bool]
+    ) -> Program[None]:
+        """Run a method that exchanges beside the next gradient, and read its rounds but the first one."""
+        rounds: list[Reading] = []
+        yield from self.run(node, plan, state, method, until, lambda costs, _: rounds.append(whole(OVERLAPPED, costs)))
+        readings += rounds[1:] if node.rank != node.server else []
+
     def run(
         self, node: Node, plan: Plan, state: State, method: Coordination, until: Callable[[], bool], over: Callable[[Round, int], None]
     ) -> Program[None]:
@@ -250,10 +256,16 @@ class Measurement(Coordination):
         self.states[:] = [(yield from accounted(program, process=partial(process_seconds, self.threads), until=until, over=over)) or last]
 
     def updates(self, node: Node, weights: Vector, readings: list[Reading]) -> Program[None]:
-        """Take optimizer steps."""
+        """Take optimizer steps. A server also takes some along corrected gradients of older weights, as many as workers hold."""
+        held = deque([weights], maxlen=node.num_workers)
         for _ in range(NUM_UPDATES):
             took, _ = yield from self.computed(node, Update(weights, weights * 1e-6), "update")
             readings.append(took)
+            if node.rank == node.server:
+                corrected = corrected_update(held[-1], weights * 1e-6, used=held[0])
+                took, newest = yield from self.computed(node, corrected, "corrected update")
+                readings.append(took)
+                held.append(newest)
 
     def shared(self, node: Node, weights: Vector, readings: Sequence[Reading]) -> Program[Measured]:
         """Share the measurements and facts of all ranks with every rank."""
@@ -275,21 +287,16 @@ class Measurement(Coordination):
         return Measured(by_rank, [[fact[rank] for fact in facts] for rank in range(len(counts))], len(weights))
 
 
-def process_seconds(threads: Sequence[int]) -> float:
-    """The CPU-seconds of the threads with these clocks; of the whole process if there are none.
-
-    For threads that run on other cores, the process's clock lags by up to one tick of the scheduler, some milliseconds. A thread's does
-    not, so the difference of both is not the work of the others.
-    """
-    return sum(map(cpu_seconds, threads)) if threads else time.process_time()
+def corrected_update(weights: Vector, gradient: Vector, *, used: Vector) -> Program[Vector]:
+    """An optimizer step along a gradient at the weights `used`, which is corrected for its delay."""
+    _, total = CORRECTION.correct(None, Contribution(0, Batch(0, 1), 0, 0.0, 0.0, gradient=gradient, used=used), weights)
+    return (yield from Update(weights, total))
 
 
-def cpu_seconds(clock: int) -> float:
-    """The CPU-seconds of the thread with this clock; 0 after the thread's end."""
-    try:
-        return time.clock_gettime(clock)
-    except OSError:
-        return 0.0
+def whole(kind: str, costs: Round) -> Reading:
+    """The reading of a round without its local steps."""
+    parts = [cost for name, cost in costs.items() if name != "LocalUpdate"]
+    return Reading(kind, 0, sum(cost.wall for cost in parts), sum(cost.process for cost in parts))
 
 
 def after(count: int) -> Callable[[], bool]:

@@ -12,11 +12,14 @@ from hetsim.calibration.accounts import PROGRAM
 AT_OWN_PACE, IN_STEP = "exchange at own pace", "exchange in step"
 """Exchanges of the weights after a gradient: by messages to the server and back, at each worker's own pace, or all together."""
 EXCHANGES = (AT_OWN_PACE, IN_STEP)
+WHOLE, OVERLAPPED = "round", "overlapped round"
+"""The CPU-seconds of whole rounds without local steps, all together: with an exchange after the gradient, or beside the next one."""
 IN_TRAINING = (*EXCHANGES, "in training", "update in training", "agreement", PROGRAM)
 """The kinds of readings of a method's rounds, in the order in which they happen."""
 KINDS = (
     "alone", "update", "all_reduce", "message", "message beside others", "cold", "in training", "update in training", "agreement",
     AT_OWN_PACE, IN_STEP, "push at once", "pull at once", "first", PROGRAM, "local update", "local step",
+    "corrected update", WHOLE, OVERLAPPED,
 )  # fmt: skip
 """The kinds of readings. "beside K" is a gradient of each of the first K workers at the same time."""
 

@@ -21,7 +21,7 @@ the arguments of your training run. hetsim keeps the nodes, quotas and links of 
 cluster to FILE.yaml, such as my/cluster/lab.yaml. Use this cluster with hetsim --config-dir my cluster=lab."""
 
 
-SECONDS, QUICK_SECONDS = 2.25, 0.5
+SECONDS, QUICK_SECONDS = 2.0, 0.4
 
 
 def main() -> None:

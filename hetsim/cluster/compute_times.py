@@ -102,7 +102,8 @@ class ServiceTimes:
 
     def __init__(self, cluster: Cluster, *, seed: int, number: int = 0) -> None:
         self.server = cluster.server
-        self._always = None if cluster.server.seconds_per_byte else cluster.server.update_seconds(0)
+        varies = cluster.server.seconds_per_byte or cluster.server.seconds_per_vector_operation
+        self._always = None if varies else cluster.server.update_seconds(0)
         noise = cluster.server.noise
         self._factors = noise.draws(seed, number, SERVICE, least=MIN_FACTOR) if noise else None
 
@@ -111,9 +112,9 @@ class ServiceTimes:
         if self._factors is not None:
             next(islice(self._factors, num_updates, num_updates), None)
 
-    def update_seconds(self, gradient: Vector) -> float:
-        """The seconds of the next update, with a gradient of this size."""
-        seconds = self._always if self._always is not None else self.server.update_seconds(nbytes(gradient))
+    def update_seconds(self, gradient: Vector, operations: int = 0) -> float:
+        """The seconds of the next update, with a gradient of this size, made by so many operations on vectors."""
+        seconds = self._always if self._always is not None else self.server.update_seconds(nbytes(gradient), operations)
         return seconds if self._factors is None else seconds * next(self._factors)
 
 

@@ -142,12 +142,14 @@ class Network:
 class Server:
     """Applies one update at a time, each (seconds_per_update + nbytes · seconds_per_byte) · noise.
 
-    With `shards` k, each of k machines holds 1/k of the weights. The version is the same on all of them. Each link of the server
-    carries 1/k of the bytes, and an update takes 1/k of the time.
+    Methods may also correct and add up gradients. Each operation on a whole vector adds `seconds_per_vector_operation`. With `shards` k,
+    each of k machines holds 1/k of the weights. The version is the same on all of them. Each link of the server carries 1/k of the
+    bytes, and an update takes 1/k of the time.
     """
 
     seconds_per_update: float = 0.0
     seconds_per_byte: float = 0.0
+    seconds_per_vector_operation: float = 0.0
     noise: Distribution | None = None
     shards: int = 1
     latency_seconds: float = 0.0
@@ -166,10 +168,11 @@ class Server:
     assumed: frozenset[str] = frozenset()
     """The fields that a config of machines does not set."""
 
-    def update_seconds(self, nbytes: float) -> float:
-        """The seconds of an update with a gradient of `nbytes` bytes, before noise."""
+    def update_seconds(self, nbytes: float, operations: int = 0) -> float:
+        """The seconds of an update with a gradient of `nbytes` bytes, made by so many operations on vectors, before noise."""
         share = 1.0 if self.cpu_quota is None or self.cpu_quota_period_seconds is not None else self.cpu_quota
-        return (self.seconds_per_update + nbytes * self.seconds_per_byte) / self.shards / share
+        seconds = self.seconds_per_update + nbytes * self.seconds_per_byte + operations * self.seconds_per_vector_operation
+        return seconds / self.shards / share
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from hetsim.policies.allocation.base import Allocation, Even
 from hetsim.policies.compensation import Compensation, NoCompensation
 from hetsim.policies.compression import Compression, NoCompression
 from hetsim.policies.weighting import Discount, NoDiscount, PerWorker, Weighting
-from hetsim.vector import Vector, scaled, weighted_sum
+from hetsim.vector import Vector, operations_of_sum, scaled, weighted_sum
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,6 +246,10 @@ class Coordination(ABC):
             plan: the workers and the global batch.
         """
         return weighted_sum([c.gradient for c in group], partial(self.factors, group, plan))
+
+    def num_operations(self, group: Sequence[Contribution]) -> int:
+        """The number of operations on whole vectors by which a server makes `total` of the group."""
+        return operations_of_sum(len(group))
 
     def only(self, why: str, **kinds: type) -> None:
         """Refuse policies that would have no effect, or make no sense, in this coordination.

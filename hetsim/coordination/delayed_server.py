@@ -153,7 +153,7 @@ class DelayedParameterServer(OneStepDelay):
                     gradient = self.compression.unpack(gradient, state.weights, plan.num_parameters)
                 staleness = state.version - message.version
                 group.append(Contribution(rank, batch, message.version, message.seconds, message.loss, staleness, gradient))
-        weights = yield from Update(at=state.weights, gradient=self.total(group, plan))
+        weights = yield from Update(at=state.weights, gradient=self.total(group, plan), operations=self.num_operations(group))
         num_samples = state.num_samples + sum(c.samples for c in group)
         allocation = self.allocation.observe(state.allocation, group, plan.epoch(num_samples))
         state = replace(state, version=state.version + 1, weights=weights, num_samples=num_samples, allocation=allocation)

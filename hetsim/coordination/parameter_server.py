@@ -155,7 +155,9 @@ class ParameterServer(Coordination):
                 if decision.apply and going:
                     compensation, applied = self.corrected(plan, state, decision.apply)
                     total = self.total(applied, plan)
-                    weights = yield from Update(state.weights, total, in_place=self.is_free(total, applied))
+                    weights = yield from Update(
+                        state.weights, total, in_place=self.is_free(total, applied), operations=self.num_operations(applied)
+                    )
                     num_samples = state.num_samples
                     for c in applied:
                         num_samples += c.batch.samples
@@ -237,6 +239,10 @@ class ParameterServer(Coordination):
                 c = replace(c, gradient=with_tail(gradient, c.gradient, plan.num_parameters), staleness=staleness)
             corrected.append(c)
         return compensation, corrected
+
+    def num_operations(self, group: Sequence[Contribution]) -> int:
+        """As in any coordination, with the corrections."""
+        return super().num_operations(group) + len(group) * self.compensation.operations
 
     def is_free(self, total: Vector, group: Sequence[Contribution]) -> bool:
         """Whether nobody reads this sum of a group again: a single gradient may itself be the sum, and a policy may keep it."""

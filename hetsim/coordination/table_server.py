@@ -12,7 +12,7 @@ from hetsim.coordination.state import State
 from hetsim.effects import Contribution
 from hetsim.policies.compensation import NoCompensation
 from hetsim.policies.weighting import NoDiscount, PerWorker
-from hetsim.vector import Vector, weighted_sum
+from hetsim.vector import Vector, operations_of_sum, weighted_sum
 
 
 class Tabled(list[Contribution]):
@@ -48,6 +48,10 @@ class TableServer(ParameterServer):
         """(1/n) Σ μ_i."""
         assert isinstance(group, Tabled)
         return weighted_sum([*group.means.values()], lambda: [1 / len(group.means)] * len(group.means))
+
+    def num_operations(self, group: Sequence[Contribution]) -> int:
+        assert isinstance(group, Tabled)
+        return operations_of_sum(len(group.means))
 
     def weights(self, group: Sequence[Contribution], plan: Plan) -> list[tuple[int, float]]:
         """1/n for each worker in the table."""

@@ -22,6 +22,8 @@ class Compensation(ABC):
 
     corrects_differences: ClassVar[bool] = False
     """Whether it corrects a difference of weights, which workers push after local steps, instead of a gradient."""
+    operations: ClassVar[int] = 0
+    """How many operations on whole vectors, such as a sum or a product, `correct` and `outgoing` take together."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -85,6 +87,7 @@ class Mixing(Compensation):
 
     corrects_locally: ClassVar[bool] = False
     corrects_differences: ClassVar[bool] = True
+    operations: ClassVar[int] = 2
 
     def initial(self, weights: Vector, num_workers: int) -> None:
         return None
@@ -117,6 +120,8 @@ class DelayCompensation(Compensation):
     λ g⊙g approximates the diagonal of the Hessian.
     """
 
+    operations: ClassVar[int] = 5
+
     strength: float
     """λ"""
 
@@ -133,6 +138,8 @@ class DelayCompensation(Compensation):
 @dataclass(frozen=True, kw_only=True)
 class AdaptiveDelayCompensation(Compensation):
     """g + λ0/√(MS + ε) g⊙g⊙(W − w_i), MS = m·MS + (1−m) g⊙g. DC-ASGD-a, arXiv 1609.08326; m = 0 is OD-SGD, arXiv 2005.06728."""
+
+    operations: ClassVar[int] = 12
 
     strength: float
     """λ0"""
@@ -173,6 +180,7 @@ class GapAware(Compensation):
 
     corrects_locally: ClassVar[bool] = False
     requires_plain_sgd: ClassVar[bool] = True
+    operations: ClassVar[int] = 15
 
     learning_rate: float
     momentum: float
@@ -226,6 +234,7 @@ class Dana(Compensation):
 
     corrects_locally: ClassVar[bool] = False
     requires_plain_sgd: ClassVar[bool] = True
+    operations: ClassVar[int] = 6
 
     momentum: float
     learning_rate: float

@@ -9,6 +9,14 @@ from itertools import accumulate, pairwise
 from hetsim.effects import Batch, Contribution
 from hetsim.runtime.recorder import PROFILE, Recorder, interval_recorder
 
+NUM_PERIODS = 10
+"""A process with a quota computes for at least so many of its periods, because a quota does not slow the first part of one."""
+
+
+def seconds_for_quota(share: float, period: float, width: int) -> float:
+    """The least seconds of a worker's measurement, with a quota of `share` cores and threads on `width` cores; 0 without a quota."""
+    return NUM_PERIODS * period if 0 < share < width else 0.0
+
 
 @dataclass(frozen=True)
 class Profile:

@@ -220,7 +220,7 @@ class EventWorld:
         if rank < self._num_workers:
             seconds = self._times[rank].update_seconds(self.env.now)
         else:
-            seconds = self._service[rank].update_seconds(effect.gradient)
+            seconds = self._service[rank].update_seconds(effect.gradient, effect.operations)
         return self._updated(rank, seconds, state.version, weights, callback)
 
     def local_update(self, process: RankProcess, effect: fx.LocalUpdate, callback: Callback) -> Any:

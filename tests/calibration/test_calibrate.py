@@ -19,6 +19,7 @@ from hetsim.calibration.fit import Line, Steps
 from hetsim.calibration.measuring import proof
 from hetsim.calibration.measuring.report import remarks
 from hetsim.calibration.noise import Noise
+from hetsim.calibration.readings import Measured
 from hetsim.cli.calibrate import main
 
 NODES = "cluster.nodes=[{count: 2, seconds_per_sample: 1, overhead_seconds: 1}]"
@@ -28,8 +29,11 @@ NODES = "cluster.nodes=[{count: 2, seconds_per_sample: 1, overhead_seconds: 1}]"
 def test_a_calibrated_cluster_is_read_by_both_backends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """It has what was measured, says so, and predicts a time of the right order."""
+    """It has what was measured, says so, and predicts a time of the right order. Gradients are measured once in so short phases."""
     monkeypatch.chdir(tmp_path)
+    found: list[Measured] = []
+    read = Measured.of_json
+    monkeypatch.setattr(Measured, "of_json", lambda text: found.append(read(text)) or found[-1])
     monkeypatch.setattr(proof, "MOST_ERROR", math.inf)  # runs of 0.2 s prove little, and each miss is measured again
     file = tmp_path / "cluster" / "lab.yaml"
     file.parent.mkdir()
@@ -52,6 +56,7 @@ def test_a_calibrated_cluster_is_read_by_both_backends(
     )
     assert "hetsim-calibrate" in file.with_suffix(".html").read_text(encoding="utf-8")
 
+    assert [bool(measured.of(0, "alone")) for measured in found] == [True, False]
     said = capfd.readouterr().out
     assert re.search(r"2 workers, about \d+\.\d minutes", said)
     assert re.search(r"mean error of gradient times at held-out batch sizes: \d+\.\d %", said)
@@ -63,6 +68,7 @@ def test_a_calibrated_cluster_is_read_by_both_backends(
     assert "4 to 64 samples a gradient" in text
     cluster = yaml.safe_load(text)
     assert [row["host"] for row in cluster["nodes"]] == ["host0", "host0"]
+    assert cluster["server"]["seconds_per_vector_operation"] >= 0
     assert list(cluster["calibrated"]["tried"]) == ["ssgd", "local_sgd", "asgd"]
     assert cluster["calibrated"]["error"] == pytest.approx(fmean(map(abs, cluster["calibrated"]["tried"].values())), rel=1e-3)
     assert [size for size, _ in cluster["network"]["all_reduce_table"]] == sorted(

@@ -19,7 +19,7 @@ from hetsim.calibration.fit import Cold, Line, Steps, busy_speeds
 from hetsim.calibration.machine import machine_seconds
 from hetsim.calibration.measuring.balance import balance_seconds, ends_at
 from hetsim.calibration.network import KEPT, work_of_ends
-from hetsim.calibration.readings import AT_OWN_PACE, IN_STEP, KINDS, Measured, Reading
+from hetsim.calibration.readings import AT_OWN_PACE, IN_STEP, KINDS, OVERLAPPED, WHOLE, Measured, Reading
 from hetsim.cluster.hosts import Host
 from hetsim.cluster.model import Cluster, Network, Node, Server
 from hetsim.cluster.parse.cluster import parse_cluster
@@ -191,6 +191,38 @@ def test_under_a_quota_gradients_in_a_row_set_the_level(quota: float, level: flo
         assert steps.noise.deviation == pytest.approx(0.1 if found < 1 else 0.0, abs=0.01)
 
 
+def test_gradients_in_which_a_quota_stops_the_process_show_cold_caches() -> None:
+    """They take 1 ms longer than others of their round, also where no pause was before them. Their level is that of the others."""
+    among, _ = measured(quota=0.4)
+    for rank, its in enumerate(among.readings):
+        its[:] = [reading for reading in its if reading.kind != "beside 2"]
+        seconds = 0.8 * (1 + rank) * (1e-3 + 32e-5)
+        its += [Reading("beside 2", 32, stopped + seconds, seconds + stopped / 60) for _ in range(4) for stopped in (0.0, 0.06)]
+        for stopped in (0.0, 0.06, 0.0, 0.06):
+            its += [Reading("in training", 32, stopped + seconds, seconds + stopped / 60), Reading(IN_STEP, 0, 0.0, 1e-3)]
+    given = parse_cluster(worlds.cluster(worlds.node(9.0, count=2)))
+
+    cluster = parse_cluster(calibrated(given, "lab", [SIZES, SIZES], among=among, around=None, capped_by_hetsim=False).config)
+
+    assert [node.overhead_seconds for node in cluster.nodes] == pytest.approx([8e-4, 1.6e-3])
+    assert [node.cold(0.06) for node in cluster.nodes] == pytest.approx([1e-3] * 2, rel=1e-3)
+    assert cluster.hosts["host0"].busy_speeds == ()
+
+
+def test_an_exchange_beside_the_program_costs_more() -> None:
+    """A round with it takes 1 ms longer than one in which the gradient waits, and is 0.5 ms longer because caches are cold."""
+    among, _ = measured()
+    nodes = in_training(among, 1.0, 5e-4)
+    for its in among.readings:
+        its += [Reading(WHOLE, 0, 9.0, 3e-3), Reading(OVERLAPPED, 0, 9.0, 4e-3)]
+    given = parse_cluster(worlds.cluster(worlds.node(9.0, count=len(nodes))))
+
+    cpu = parse_cluster(calibrated(given, "lab", [SIZES, SIZES], among=among, around=None, capped_by_hetsim=False).config).network.cpu
+
+    assert cpu is not None
+    assert cpu.overlap_seconds == pytest.approx(1.5e-3, rel=0.1)  # but for what two busy cores lose
+
+
 def test_local_steps_are_those_of_local_sgd_s_program() -> None:
     """If it was run, and their second half."""
     among, around = measured()
@@ -217,19 +249,32 @@ def test_gradients_at_the_same_time_may_have_several_sizes() -> None:
     assert config["hosts"]["host0"]["busy_speeds"] == [1.0, 0.8]
 
 
-@pytest.mark.parametrize(("thread", "left"), [(1e-3, 4e-4), (5e-4, 0.0)])
-def test_a_server_s_thread_pays_for_its_messages_once(thread: float, left: float) -> None:
-    """What it costs with both messages of an update, less the `thread_seconds` of both, which the workers' exchanges determine."""
-    among, around = measured()
+@pytest.mark.parametrize(
+    ("quota", "process", "thread", "of_message", "left"),
+    [
+        (0.0, 3e-3, 1e-3, 3e-4, 4e-4),
+        (0.0, 3e-3, 5e-4, 3e-4, 0.0),
+        (0.5, 3e-3, 0.0, 3e-4, 3e-3 - 2 * 5.5e-4 - 6e-4),
+        (0.5, 1.5e-3, 0.0, 2e-4, 0.0),
+    ],
+)
+def test_a_server_pays_for_its_messages_once(quota: float, process: float, thread: float, of_message: float, left: float) -> None:
+    """What both messages of an update cost its thread, less the `thread_seconds` of both. With a quota: what they cost its process.
+
+    If that is less than both messages of other processes, a message costs the computing threads less.
+    """
+    among, around = measured(quota=quota)
     for rank in range(2):
         around.readings[rank].append(Reading(AT_OWN_PACE, 1000, 2e-3, 1e-3, thread_seconds=6e-4))
-    around.readings[2].append(Reading(PROGRAM, 0, 9.0, thread))
+    around.readings[2] += [Reading(AT_OWN_PACE, 0, 9.0, process, thread_seconds=thread), Reading("corrected update", 0, 9.0, 2.5e-3)]
     given = parse_cluster(worlds.cluster(worlds.node(9.0, count=2)))
 
     cluster = parse_cluster(calibrated(given, "lab", [SIZES, SIZES], among=among, around=around, capped_by_hetsim=False).config)
 
     assert cluster.network.cpu is not None
-    assert (cluster.network.cpu.thread_seconds, cluster.server.program_seconds) == (pytest.approx(3e-4), pytest.approx(left))
+    assert cluster.network.cpu.thread_seconds == pytest.approx(of_message, rel=1e-3)
+    assert cluster.server.program_seconds == pytest.approx(left, abs=1e-9)
+    assert cluster.server.seconds_per_vector_operation == pytest.approx((2.5e-3 - 2e-3) / 5)
 
 
 def drawn(chance: random.Random) -> float:
@@ -266,7 +311,7 @@ FOUND: dict[type, set[str]] = {
         *("host", "cpu_quota", "cpu_quota_period_seconds", "cpu_quota_covers_messages", "latency_seconds"),
     },
     Server: {
-        *("seconds_per_update", "seconds_per_byte", "noise", "shards", "latency_seconds"),
+        *("seconds_per_update", "seconds_per_byte", "seconds_per_vector_operation", "noise", "shards", "latency_seconds"),
         *("host", "cpu_quota", "cpu_quota_period_seconds", "cpu_quota_covers_messages", "program_seconds"),
     },
     Network: {"latency_seconds", "bytes_per_second", "jitter_seconds", "sharing_noise", "all_reduce_table", "cpu", "racks", "between"},

@@ -26,15 +26,16 @@ def test_a_prediction_that_is_far_off_is_a_doubt() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("predicted", "real", "error"),
+    ("predicted", "real", "error", "seconds"),
     [
-        ([10.0], [10.0], 0.0),
-        ([10.0], [5.0, 10.0], 0.0),
-        ([4.0, 9.9], [10.0, 10.0], -0.01),
-        ([10.0, 8.0], [5.0, 8.0], 0.0),
-        ([10.0, 8.5], [8.0, 5.0], 0.0625),
-        ([4.0, 8.0], [10.0, 10.0], -0.2),
-        ([8.0, 4.0], [10.0, 10.0], -0.2),
+        ([10.0], [10.0], 0.0, 1),
+        ([10.0], [5.0, 10.0], 0.0, 1),
+        ([4.0, 9.9], [10.0, 10.0], -0.01, 1),
+        ([10.0, 8.0], [5.0, 8.0], 0.0, 1),
+        ([10.0, 8.5], [8.0, 5.0], 0.0625, 1),
+        ([4.0, 8.0], [10.0, 10.0], -0.2, 1),
+        ([8.0, 4.0], [10.0, 10.0], -0.2, 1),
+        ([8.0], [10.0], -0.2, 0.4),
     ],
     ids=[
         "right at once",
@@ -44,17 +45,19 @@ def test_a_prediction_that_is_far_off_is_a_doubt() -> None:
         "the second runs more disturbed",
         "better",
         "worse",
+        "quick",
     ],
 )
 def test_what_is_far_off_is_tried_and_measured_again_and_the_better_one_is_kept(
     predicted: list[float],
     real: list[float],
     error: float,
+    seconds: float,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """First the runs, and then the measurements, once each. What stays off is among the reasons not to trust the file.
+    """First the runs, and then the measurements, once each, unless it is to be quick. What stays off is a reason not to trust the file.
 
     `real` are the rates of the runs in turn, and `predicted` those of the measurements.
     """
@@ -62,7 +65,8 @@ def test_what_is_far_off_is_tried_and_measured_again_and_the_better_one_is_kept(
     among, around = measured()
     asked = []
 
-    def taken(_experiment: object, _backend: object, kind: type, *_: object) -> object:
+    def taken(_experiment: object, _backend: object, kind: type, *_: object, twice: bool) -> object:
+        assert twice == (seconds == 1)
         asked.append(kind)
         return among if kind is AmongWorkers else around
 
@@ -82,7 +86,7 @@ def test_what_is_far_off_is_tried_and_measured_again_and_the_better_one_is_kept(
     monkeypatch.setattr(measure, "real_runs", run)
     monkeypatch.setattr(measure, "tried", tried)
 
-    measure.calibrate(Path("lab.yaml"), ["workload=digits", "batch_size=64", NODES], seconds=1, config_dir=None)
+    measure.calibrate(Path("lab.yaml"), ["workload=digits", "batch_size=64", NODES], seconds=seconds, config_dir=None)
 
     assert len(asked) == 2 * len(predicted)
     assert runs == real

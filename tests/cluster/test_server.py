@@ -54,6 +54,22 @@ def test_a_server_s_update_takes_its_bytes():
     assert together.seconds == [4.0, 8.0]
 
 
+def test_a_server_s_update_takes_its_operations_on_vectors():
+    """None for one gradient, 2k − 1 for the mean of k, and those of a correction for each; a shard makes its part of them."""
+    server = {"seconds_per_update": 0.5, "seconds_per_vector_operation": 0.125, "shards": 2}
+    corrected = {"compensation": {"strength": 0.04}}
+    methods: list[tuple[tuple[str, ...], dict[str, Any]]] = [
+        (("asgd",), {}),
+        (("ssgd", "coordination=parameter_server"), {}),
+        (("dc_asgd",), corrected),
+        (("softsync", "admission.n=1", "compensation=dc"), corrected),
+    ]
+
+    runs = [timed(*words, workers=world(node(1.0), node(1.0), server=server), updates=1, batch_size=2, **keys) for words, keys in methods]
+
+    assert [run.seconds[0] - 1.0 for run in runs] == [0.25, (0.5 + 3 * 0.125) / 2, (0.5 + 5 * 0.125) / 2, (0.5 + (3 + 2 * 5) * 0.125) / 2]
+
+
 @dataclass
 class Visit:
     """When a message arrived, when the server began with it, and when it was done."""

@@ -420,6 +420,37 @@ def test_agreeing_on_whether_to_continue_is_work(waits: bool, expected: float) -
     assert [b - a for a, b in pairwise(run.seconds)] == pytest.approx([expected] * 2)
 
 
+@pytest.mark.parametrize(("agreement", "expected"), [(0.0, 3.0), (0.25, 2.25)])
+def test_a_gather_of_numbers_costs_what_an_agreement_does(agreement: float, expected: float) -> None:
+    """A gradient of 1 s, an all-reduce of 1 s of each rank, and a gather of timings: an agreement's work if it is known."""
+    cpu = {"collective_seconds": 1.0, "agreement_seconds": agreement}
+    workers = world(on("lab", 1.0, count=2), network={**NO_NETWORK, "cpu": cpu}, hosts={"lab": {"cores": 4096}})
+    run = timed("ssgd", "allocation=dbs", workers=workers, updates=3, batch_size=2)
+
+    assert [b - a for a, b in pairwise(run.seconds)] == pytest.approx([expected] * 2, rel=2e-3)
+
+
+@pytest.mark.parametrize(("cores", "expected"), [(1, 1.5), (8, 1.0)])
+def test_a_communication_beside_the_program_is_work(cores: int, expected: float) -> None:
+    """Half a second for each, beside a gradient of one second, which waits for it only where a core is missing."""
+    network = {**NO_NETWORK, "cpu": {"overlap_seconds": 0.5}}
+    workers = world(*(on(host, 1.0) for host in "ab"), network=network, hosts={host: {"cores": cores} for host in "ab"})
+    run = timed("pipe_sgd", "coordination.warm_up=0", workers=workers, updates=4)
+
+    assert [b - a for a, b in pairwise(run.seconds)][1:] == pytest.approx([expected] * 2)
+
+
+@pytest.mark.parametrize(("covers", "expected"), [(True, 1.5), (False, 1.2)])
+def test_a_process_that_a_quota_stops_finds_cold_caches(covers: bool, expected: float) -> None:
+    """A gradient of 0.6 s on half a core: each period of 1 s has one stop, after which 0.1 s are lost if the whole process stopped."""
+    row = on(
+        "lab", 0.6, cpu_quota=0.5, cpu_quota_period_seconds=1.0, cpu_quota_covers_messages=covers, cold_seconds=0.1, cooling_seconds=1e-9
+    )
+    run = timed("ssgd", workers=world(row, network=NO_NETWORK, hosts={"lab": {"cores": 1}}), updates=101)
+
+    assert (run.seconds[-1] - run.seconds[0]) / 100 == pytest.approx(expected, rel=0.02)
+
+
 def test_the_program_of_a_commit_is_work() -> None:
     """Each rank's own, on its own thread: the slower program sets the pace."""
     rows = on("lab", 1.0, program_seconds=0.25), on("lab", 1.0, program_seconds=0.5)

@@ -20,6 +20,7 @@ from hetsim.policies.compensation import (
     DelayCompensation,
     GapAware,
     GapAwareState,
+    Mixing,
     NoCompensation,
 )
 from hetsim.vector import Phantom
@@ -52,6 +53,44 @@ def corrected(compensation: Compensation, *steps: tuple[torch.Tensor, torch.Tens
         state, result = compensation.correct(state, contribution(gradient, used), now)
         results.append(result.tolist())
     return results
+
+
+class Counting:
+    """A vector that counts the operations on it and on results of them."""
+
+    shape = ()
+
+    def __init__(self) -> None:
+        self.num = 0
+
+    def once(self, *_: Any) -> Counting:
+        """One more operation. The result is this vector."""
+        self.num += 1
+        return self
+
+    def new_zeros(self, shape: Any) -> Counting:
+        """The state of a rule."""
+        return self
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __abs__ = sqrt = once
+
+
+@pytest.mark.parametrize("name", [*RULES, "mixing"])
+def test_the_operations_of_each_rule_are_counted(name: str) -> None:
+    """Those of a correction and of the weights that are sent, by the number that a server's time depends on."""
+    rule, vector = {**RULES, "mixing": Mixing()}[name], Counting()
+    state, _ = rule.correct(rule.initial(vector, 1), contribution(vector, vector), vector)
+
+    rule.outgoing(state, vector)
+
+    assert vector.num == rule.operations
+
+
+def test_every_rule_is_in_the_table() -> None:
+    """Also those that are added later."""
+    shipped = {rule for rule in Compensation.__subclasses__() if rule.__module__.startswith("hetsim.")}
+
+    assert shipped == {type(rule) for rule in RULES.values()} | {Mixing}
 
 
 # DC-ASGD

@@ -83,7 +83,8 @@ def _calibrate(
         kinds = [AroundServer if experiment.coordination.needs_server else AmongWorkers]
     elif backend.emulates == "quota":
         kinds.append(Uncapped)
-    said = duration(experiment.num_workers, seconds, kinds, shares_links=bool(at_once(experiment.cluster)))
+    twice = seconds >= TWICE_SECONDS or AmongWorkers not in kinds
+    said = duration(experiment.num_workers, seconds, kinds, shares_links=bool(at_once(experiment.cluster)), twice=twice)
     plan_sizes = [sizes(experiment, rank) for rank in range(experiment.num_workers)]
 
     def fitted(of: Mapping[type[Measurement], Measured], *, beside: str | None = None) -> Calibrated:
@@ -97,7 +98,7 @@ def _calibrate(
 
         def measured_once(kind: type[Measurement], name: str, said: str | None = None) -> dict[type[Measurement], Measured]:
             capped = backend if kind is not Uncapped else replace(backend, emulate="none")
-            measured = measure(experiment, capped, kind, place / name, seconds, said)
+            measured = measure(experiment, capped, kind, place / name, seconds, said, twice=twice)
             return {} if measured is None else {kind: measured}
 
         def predicted(of: Mapping[type[Measurement], Measured]) -> list[Tried]:
@@ -114,14 +115,15 @@ def _calibrate(
         if not found:
             return None
         proof = predicted(found)
-        if _doubtful(proof, "running the methods again"):
+        repeats = seconds >= TWICE_SECONDS and not is_launched()  # a launcher's processes cannot start others
+        if repeats and _doubtful(proof, "running the methods again"):
             before = real, failed, runs, proof
             runs = place / "runs again"
             real, failed = real_runs(other, backend, needs_server, seconds, runs)
             proof = predicted(found)
             if len(proof) < len(before[-1]) or error(proof) > error(before[-1]):
                 real, failed, runs, proof = before
-        if _doubtful(proof, "measuring again"):
+        if repeats and _doubtful(proof, "measuring again"):
             again: dict[type[Measurement], Measured] = {}
             for kind in kinds:
                 again |= measured_once(kind, f"{kind.__name__} again")
@@ -143,22 +145,26 @@ def _calibrate(
 
 
 def _doubtful(proof: Sequence[Tried], what_is_done: str) -> bool:
-    """Whether a prediction is far off and can be tried again. If so, print it. A launcher's processes cannot start others."""
+    """Whether a prediction is far off. If so, print it."""
     doubts = [each.doubt for each in proof if each.doubt is not None]
-    if not doubts or is_launched():
-        return False
-    print(f"{'; '.join(doubts)}: {what_is_done}", flush=True)
-    return True
+    if doubts:
+        print(f"{'; '.join(doubts)}: {what_is_done}", flush=True)
+    return bool(doubts)
 
 
+TWICE_SECONDS = 1.0
+"""From this length of a phase on, gradients are measured both among workers and around a server, and doubtful predictions again."""
 LOCAL_STEP = OptimizerRecipe(Recipe("torch.optim.SGD", {"lr": 0.1}), key="local_optimizer")
 """The local optimizer whose step is measured if the config has none."""
 
 
 def measure(
-    experiment: Experiment, backend: Processes, kind: type[Measurement], folder: Path, seconds: float, said: str | None
+    experiment: Experiment, backend: Processes, kind: type[Measurement], folder: Path, seconds: float, said: str | None, *, twice: bool
 ) -> Measured | None:
-    """The measurements of all processes in one kind of run; None in a process that does not lead."""
+    """The measurements of all processes in one kind of run; None in a process that does not lead.
+
+    `twice`: whether gradients are also measured around a server.
+    """
     folder.mkdir()
     output = folder / "measured.json"
     ends: list[Node | Server] = [*experiment.cluster.nodes, experiment.cluster.server]
@@ -166,6 +172,7 @@ def measure(
         admission=experiment.coordination.admission, output=output, seconds=seconds, facts=facts,
         at_once=at_once(experiment.cluster) if kind is AroundServer else (),
         by_wall=[experiment.threads > 1 or (end.device or experiment.device) != "cpu" for end in ends],
+        computes=twice or kind is not AroundServer,
     )  # fmt: skip
     asked = replace(
         experiment, coordination=coordination, budget=Budget(updates=MOST_UPDATES, seconds=float(MOST_UPDATES)),
@@ -186,9 +193,9 @@ def sizes(experiment: Experiment, rank: int) -> list[int]:
     return sizes_of(plan, rank, FITTED)
 
 
-def duration(num_workers: int, seconds: float, kinds: Sequence[type[Measurement]], *, shares_links: bool) -> str:
+def duration(num_workers: int, seconds: float, kinds: Sequence[type[Measurement]], *, shares_links: bool, twice: bool) -> str:
     """The expected duration of the calibration, as a sentence."""
     gradients = num_workers + num_workers.bit_length()
-    phases = {AmongWorkers: gradients + 3, AroundServer: gradients + 5 + shares_links, Uncapped: gradients + 1}
+    phases = {AmongWorkers: gradients + 3, AroundServer: twice * gradients + 5 + shares_links, Uncapped: gradients + 1}
     total = sum(phases[kind] for kind in kinds) * seconds + 10 * len(kinds)
     return f"hetsim-calibrate: {num_workers} workers, about {total / 60:.1f} minutes, or more where a batch takes seconds"

@@ -17,7 +17,7 @@ from hetsim.cluster.racks import NOTHING, Between, Rack
 OF_RACK = ("oversubscription", "half_duplex", "latency_seconds", "within", *CHANGES)
 """The keys of a rack besides its links."""
 OF_SERVER = (
-    *("seconds_per_update", "seconds_per_byte", "noise", "shards", "latency_seconds"),
+    *("seconds_per_update", "seconds_per_byte", "seconds_per_vector_operation", "noise", "shards", "latency_seconds"),
     *(*LINKS, *CHANGES, "half_duplex", "rack", "device", *CPU),
 )
 EXAMPLE = "1 Gbit/s or {latency_seconds: 50 us, bytes_per_second: 1 Gbit/s}"
@@ -62,6 +62,7 @@ def _server(config: Any) -> Server:
     return Server(
         seconds_per_update=checks.seconds(f"{key}.seconds_per_update", entry["seconds_per_update"], zero=True),
         seconds_per_byte=_number(key, entry, "seconds_per_byte"),
+        seconds_per_vector_operation=_number(key, entry, "seconds_per_vector_operation"),
         noise=_distribution(key, entry, "noise"),
         shards=checks.whole(f"{key}.shards", 1 if entry.get("shards") is None else entry["shards"]),
         latency_seconds=_number(key, entry, "latency_seconds"),

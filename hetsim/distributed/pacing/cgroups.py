@@ -150,6 +150,14 @@ def own_cgroup(root: Path = Path("/")) -> CpuCgroup:
     raise OSError("the CPU controller's cgroup of this process is not mounted")
 
 
+def own_quota() -> tuple[float, float]:
+    """The quota of the calling thread's cgroup as a share of one core, and its period in seconds; zeros if there is none."""
+    try:
+        return own_cgroup().share or (0.0, 0.0)
+    except OSError:
+        return 0.0, 0.0
+
+
 def _write(path: Path, text: str) -> None:
     """Write to a cgroup's file. The kernel refuses at the write, whose error names no file."""
     with named_in_errors(path):

@@ -20,6 +20,7 @@ from hetsim.distributed.communication.clock_alignment import Clocks
 from hetsim.distributed.communication.mailbox import Mailbox
 from hetsim.distributed.communication.reduction import Reduction
 from hetsim.distributed.communication.transport import Transport
+from hetsim.distributed.pacing.cgroups import own_quota
 from hetsim.distributed.pacing.link_emulator import LinkEmulator
 from hetsim.distributed.pacing.padding import Pace
 from hetsim.distributed.rank.checkpointing import Saving
@@ -34,7 +35,7 @@ from hetsim.runtime.metrics import Metrics
 from hetsim.runtime.nonfinite import NonfiniteGradients
 from hetsim.runtime.outcome import Outcome
 from hetsim.runtime.preparation import Preparation, prepare
-from hetsim.runtime.profiling import Profile
+from hetsim.runtime.profiling import Profile, seconds_for_quota
 from hetsim.runtime.rank import Checkpoint, RankState
 from hetsim.runtime.recorder import Recorder
 from hetsim.runtime.run_record import RunRecord
@@ -210,26 +211,29 @@ def prepared_by(
 
 def measured_profile(experiment: Experiment, task: Task, transport: Transport, pace: Pace) -> Profile:
     """The profile of all workers, measured at the same time and gathered."""
-    repetitions, rank = experiment.coordination.allocation.repetitions, transport.rank
+    rank = transport.rank
+    num, least_seconds = experiment.coordination.allocation.repetitions, 0.0
     batch = experiment.profile_batches[min(rank, experiment.num_workers - 1)]
     weights = task.initial()
     times = None
     if rank < experiment.num_workers:
         node = experiment.cluster.nodes[rank]
         times = StepTimes(node, seed=experiment.seed, rank=rank, stream=PROFILING)
+        least_seconds = seconds_for_quota(*own_quota(), experiment.widths[rank])
         in_passes(task, weights, batch, node.micro_batch)  # initialises libraries
         task.device.synchronise()
     transport.control.barrier()
     began = at = pace.clock()
     moments = [began]
     if times is not None:
-        for _ in range(repetitions):
+        while len(moments) <= num or at - began < least_seconds:
             in_passes(task, weights, batch, node.micro_batch)
             task.device.synchronise()
             at = pace.due("profile", at, times.seconds(batch.samples, at - began))
             moments.append(at)
-    ranks = transport.control.gather_numbers(*(moments if times is not None else [began] * (repetitions + 1)))
-    workers = ranks[: experiment.num_workers]
+    lengths = [int(length) for (length,) in transport.control.gather_numbers(len(moments))]
+    ranks = transport.control.gather_numbers(*moments, *[at] * (max(lengths) - len(moments)))
+    workers = [rank[:length] for rank, length in zip(ranks[: experiment.num_workers], lengths, strict=False)]
     longest = max(worker[-1] - worker[0] for worker in workers)
     took = longest + Collectives(experiment.cluster, seed=experiment.seed).gather_seconds() if pace.pad else pace.clock() - began
     return Profile([[end - start for start, end in pairwise(worker)] for worker in workers], took)

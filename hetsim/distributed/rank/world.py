@@ -337,4 +337,4 @@ def described_times(
     def no_gradient(*_: float) -> float:
         raise AssertionError(f"rank {state.rank} is a server, which computes no gradients")
 
-    return no_gradient, lambda effect, _: service.update_seconds(effect.gradient)
+    return no_gradient, lambda effect, _: service.update_seconds(effect.gradient, effect.operations)

@@ -86,6 +86,8 @@ class Allocation(ABC):
     repetitions: int = 0
     """How many B-sample gradients each worker computes before the run. hetsim keeps only their times, for `observe_profile`.
 
+    A worker with a CPU quota computes more of them, until ten periods of the quota have passed.
+
     Every rule that measures has this option. With 0, the rule measures only during the run.
     """
 
@@ -139,7 +141,7 @@ class Allocation(ABC):
 
         Args:
             state: the state of this rule.
-            timings: the times of `repetitions` gradients of each worker, measured before the run.
+            timings: the times of `repetitions` gradients or more of each worker, measured before the run.
         """
         return state
 

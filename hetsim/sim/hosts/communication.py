@@ -9,7 +9,7 @@ from typing import Any
 
 from hetsim import effects as fx
 from hetsim.cluster.model import Cluster
-from hetsim.runtime.recorder import REGROUP, Recorder
+from hetsim.runtime.recorder import GATHER, REGROUP, Recorder
 from hetsim.sim.clock import SUSPENDED, Callback, Clock
 from hetsim.sim.collective_ops import PendingCollectives
 from hetsim.sim.hosts.processors import Processors
@@ -110,4 +110,4 @@ class HostCollectives(PendingCollectives):
         parts = Parts(1 + 2 * len(ranks), release, answer)
         self.env.after(seconds, parts.over)
         for rank in ranks:
-            self._processors.collective(rank, size, parts.over)
+            self._processors.collective(rank, size, parts.over, gathers=kind == GATHER)

@@ -14,6 +14,7 @@ from typing import Any
 from hetsim.cluster.hosts import Host
 from hetsim.sim.clock import SUSPENDED, Callback, Clock
 
+Cold = Callable[[float], float]
 KEPT_SECONDS = 1e-3
 """The part of a quota that Linux leaves with the core on which it was unused (since 5.4)."""
 
@@ -76,19 +77,35 @@ class Budget:
 class Work:
     """Work of one or several threads, and the seconds that remain at full speed."""
 
-    __slots__ = ("answer", "budget", "callback", "left", "rate", "share", "urgent", "width")
+    __slots__ = ("answer", "budget", "callback", "cold", "left", "rate", "share", "stopped_at", "urgent", "width")
 
-    def __init__(self, seconds: float, callback: Callback, answer: Any, budget: Budget | None, *, urgent: bool, width: int) -> None:
+    def __init__(
+        self, seconds: float, callback: Callback, answer: Any, budget: Budget | None, *, urgent: bool, width: int, cold: Cold | None = None
+    ) -> None:
         self.left = seconds
         self.callback = callback
         self.answer = answer
         self.budget = budget
         self.urgent = urgent
         self.width = width
+        self.cold = cold
+        """The extra seconds after a pause in which the process was stopped."""
+        self.stopped_at: float | None = None
+        """The time at which the process was stopped; None if it is not."""
         self.share = 0.0
         """The share of a core that each of its threads has now."""
         self.rate = 0.0
         """Its progress: seconds of work per second."""
+
+    def pause(self, now: float) -> None:
+        """Note a pause of the process, or make the work longer after one, because other processes have filled the caches."""
+        if self.cold is None or self.budget is None:
+            return
+        if self.budget.stopped:
+            self.stopped_at = now if self.stopped_at is None else self.stopped_at
+        elif self.stopped_at is not None:
+            self.left += self.cold(now - self.stopped_at)
+            self.stopped_at = None
 
 
 class Places:
@@ -142,12 +159,20 @@ class Cores:
         self._places = Places(host) if host.balance_seconds else None
 
     def run(
-        self, seconds: float, callback: Callback, answer: Any = None, *, budget: Budget | None = None, urgent: bool = False, width: int = 1
+        self,
+        seconds: float,
+        callback: Callback,
+        answer: Any = None,
+        *,
+        budget: Budget | None = None,
+        urgent: bool = False,
+        width: int = 1,
+        cold: Cold | None = None,
     ) -> Any:
         """Call `callback(answer)` when this work (in seconds), by `width` simultaneous threads, is done."""
         if seconds <= 0:
             return self.env.after(0.0, callback, answer)
-        self.begin(Work(seconds, callback, answer, budget, urgent=urgent, width=width))
+        self.begin(Work(seconds, callback, answer, budget, urgent=urgent, width=width, cold=cold))
         return SUSPENDED
 
     def begin(self, begun: Work) -> None:
@@ -181,6 +206,7 @@ class Cores:
         now = self.env.now
         budgets: dict[Budget, float] = {}
         for work in self._all:
+            work.pause(now)
             if work.budget is not None and work.budget not in budgets:
                 budgets[work.budget] = 0.0
         running = [work for work in self._all if work.budget is None or not work.budget.stopped]

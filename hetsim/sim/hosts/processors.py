@@ -28,6 +28,7 @@ class Processors:
         ticks = [0.0 if end.host is None else cluster.hosts[end.host].tick_seconds for end in ends]
         self._budgets = [_budget(end, seed, rank, tick) for rank, (end, tick) in enumerate(zip(ends, ticks, strict=True))]
         self._of_messages = [budget if end.cpu_quota_covers_messages else None for end, budget in zip(ends, self._budgets, strict=True)]
+        self._colds = [node.cold if node.cold_seconds and node.cpu_quota_covers_messages else None for node in cluster.nodes] + [None]
         self._cpu = cluster.network.cpu or CommunicationWork()
         self._env = env
         self._last_message = [-math.inf for _ in ends]
@@ -38,11 +39,13 @@ class Processors:
 
     def compute(self, rank: int, seconds: float, callback: Callback, answer: Any = None) -> Any:
         """Do work of a rank's program, on all its threads."""
-        return self._cores[rank].run(seconds, callback, answer, budget=self._budgets[rank], width=self._widths[rank])
+        return self._cores[rank].run(
+            seconds, callback, answer, budget=self._budgets[rank], width=self._widths[rank], cold=self._colds[rank]
+        )
 
     def begin(self, rank: int, seconds: float, callback: Callback, answer: Any) -> Work:
         """The same as `compute`, for more than zero seconds. The work can be given up."""
-        work = Work(seconds, callback, answer, self._budgets[rank], urgent=False, width=self._widths[rank])
+        work = Work(seconds, callback, answer, self._budgets[rank], urgent=False, width=self._widths[rank], cold=self._colds[rank])
         self._cores[rank].begin(work)
         return work
 
@@ -58,11 +61,15 @@ class Processors:
         """Do a rank's work of receiving a message. `callback` is called twice."""
         self._message(rank, self._cpu.receive(nbytes), callback)
 
-    def collective(self, rank: int, nbytes: int, callback: Callback) -> None:
-        """Do a rank's work in a collective. `callback` is called twice."""
-        seconds, share = self._cpu.collective(nbytes), self._cpu.collective_thread_share
+    def collective(self, rank: int, nbytes: int, callback: Callback, *, gathers: bool) -> None:
+        """Do a rank's work in an all-reduce, or in a gather. `callback` is called twice."""
+        seconds, share = (self._cpu.gather if gathers else self._cpu.collective)(nbytes), self._cpu.collective_thread_share
         self._move(rank, seconds * (1 - share), callback)
         self._in_thread(rank, seconds * share, callback)
+
+    def overlap(self, rank: int) -> None:
+        """Do the additional work of a communication that runs beside the rank's program, which does not wait for it."""
+        self._in_thread(rank, self._cpu.overlap_seconds, lambda _: None)
 
     def commit(self, rank: int, callback: Callback, going: bool, *, agrees: bool) -> Any:
         """Compute what a commit costs the rank's program, also the agreement on whether to continue. Calls `callback(going)`."""

@@ -8,7 +8,7 @@ from hetsim.cluster.collectives import Collectives
 from hetsim.cluster.compute_times import StepTimes
 from hetsim.cluster.distributions import PROFILING
 from hetsim.runtime.experiment import Experiment
-from hetsim.runtime.profiling import Profile
+from hetsim.runtime.profiling import Profile, seconds_for_quota
 from hetsim.sim.clock import Clock
 from hetsim.sim.hosts.processors import Processors
 
@@ -19,13 +19,17 @@ def profile_on_hosts(experiment: Experiment) -> Profile:
     processors = Processors(clock, cluster, seed=experiment.seed, widths=experiment.widths)
     times = [StepTimes(node, seed=experiment.seed, rank=rank, stream=PROFILING) for rank, node in enumerate(cluster.nodes)]
     ends: list[list[float]] = [[0.0] for _ in cluster.nodes]
+    least_seconds = [
+        seconds_for_quota(node.cpu_quota or 0.0, node.cpu_quota_period_seconds or 0.0, experiment.widths[rank])
+        for rank, node in enumerate(cluster.nodes)
+    ]
 
     def measure(rank: int) -> None:
         processors.compute(rank, times[rank].seconds(experiment.profile_batches[rank].samples), measured, rank)
 
     def measured(rank: int) -> None:
         ends[rank].append(clock.now)
-        if len(ends[rank]) <= experiment.coordination.allocation.repetitions:
+        if len(ends[rank]) <= experiment.coordination.allocation.repetitions or clock.now < least_seconds[rank]:
             measure(rank)
 
     for rank in range(cluster.num_workers):

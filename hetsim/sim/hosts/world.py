@@ -20,7 +20,7 @@ from hetsim.sim.hosts.communication import HostCollectives, HostMessaging
 from hetsim.sim.hosts.processors import Processors
 from hetsim.sim.hosts.profiling import profile_on_hosts
 from hetsim.sim.messages import Messaging
-from hetsim.sim.rank_process import RankProcess
+from hetsim.sim.rank_process import RankProcess, Started
 from hetsim.sim.world import EventWorld
 from hetsim.vector import Vector
 
@@ -103,6 +103,12 @@ class HostWorld(EventWorld):
             callback(weights)
 
         return self.processors.compute(rank, seconds, end, weights)
+
+    def start(self, process: RankProcess, effect: fx.Start[Any], callback: Callback) -> Started:
+        """As in EventWorld. A communication costs CPU work beside the program's."""
+        if effect.effect.communicates:
+            self.processors.overlap(process.rank)
+        return super().start(process, effect, callback)
 
     def commit(self, process: RankProcess, effect: fx.Commit, callback: Callback) -> Any:
         """As in EventWorld. Without a server, a commit also costs each rank CPU work."""

@@ -18,6 +18,7 @@ from hetsim.policies.allocation.gradual_shift import GradualShift
 from hetsim.policies.allocation.optperf import OptPerf
 from hetsim.policies.allocation.periodic import ProportionalController, SpeedProportional
 from hetsim.policies.allocation.static import Static
+from hetsim.runtime.profiling import NUM_PERIODS
 
 RULES: dict[str, Allocation] = {
     "dbs": SpeedProportional(repetitions=2),
@@ -112,6 +113,32 @@ def test_real_processes_measure_too(name: str):
         measured = rule.observe_profile(rule.initial(4, 256), profile.timings(made.profile_batches))
         assert run.prepared.start.allocation == measured
     assert len([row for row in rows_of(runs[0].trace) if row.kind == "profile"]) == 2
+
+
+QUOTAS = [{**node(1e-6), "host": "lab", "cpu_quota": share, "cpu_quota_period_seconds": 0.1} for share in (0.8, 0.4, 0.2, 0.2)]
+
+
+def test_a_quota_is_measured_over_its_periods():
+    """A gradient of 0.2 ms is not slowed by any of these quotas until its period's budget is used up; the rates are 4:2:1:1."""
+    lab = {**cluster(*QUOTAS), "hosts": {"lab": {"cores": 4}}}
+    made = experiment("method=hetgrad", "workload=phantom", cluster=lab, batch_size=200, budget={"updates": 1})
+
+    run = simulate(made, trace="full")
+
+    shares = {row.rank: row.samples for row in run.rows("gradient")}
+    assert [shares[rank] for rank in range(4)] == pytest.approx([100, 50, 25, 25], abs=8)
+    assert run.simulation.record.profile_seconds >= NUM_PERIODS * 0.1
+
+
+def test_a_quota_of_real_processes_is_measured_over_its_periods(monkeypatch: pytest.MonkeyPatch):
+    """Each worker computes until ten periods have passed, and all ranks know all times."""
+    monkeypatch.setattr("hetsim.distributed.rank.run.own_quota", lambda: (0.5, 0.003))
+    made = experiment("method=hetgrad", "workload=quadratic", allocation={"repetitions": 1}, budget={"updates": 1})
+
+    runs: list[Any] = run_in_threads(made)
+
+    assert all(sum(seconds) >= NUM_PERIODS * 0.003 for seconds in runs[0].prepared.profile.seconds)
+    assert all(run.prepared.profile.seconds == runs[0].prepared.profile.seconds for run in runs)
 
 
 def test_a_straggler_is_late_at_first_unless_it_was_measured_before_the_run():
