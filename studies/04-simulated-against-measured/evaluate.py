@@ -23,7 +23,8 @@ BARS = {"padded": (0.02, 0.05), "links": (0.04, 0.10), "quotas": (0.05, 0.12), "
 """What the median of the errors and their 95th percentile should not exceed."""
 BARS_OF_THIRD = (0.04, 0.12)
 KINDS = {"padded": "padded", "quotas": "CPU quotas", "containers": "CPU quotas of containers", "links": "capped links"}
-ROUNDS = {1: "", 2: ", second round", 3: ", third round", 4: ", fourth round", 5: ", fifth round", 6: ", sixth round", 7: ", seventh round"}
+ORDINALS = ("second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
+ROUNDS = {1: "", **{number: f", {ordinal} round" for number, ordinal in enumerate(ORDINALS, 2)}}
 
 
 def mean(rows: Sequence[Row], column: str) -> float:
