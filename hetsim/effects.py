@@ -158,10 +158,10 @@ class Fragment:
 
 @dataclass(slots=True)
 class Attempt(Effect[Computed | None]):
-    """A `Gradient` that the rank gives up after `within` seconds, or when a message arrives. The answer is then None.
+    """A `Gradient` (`at`, `batch`, `version`) that the rank gives up after `within` seconds, or when a message arrives.
 
-    The program then receives this message. If it has already arrived, the gradient does not begin. The seconds until then count as
-    computing. In real processes without padding, the rank first finishes the gradient, unless `backend.micro_batch` divides it.
+    The answer is then None, and the program receives this message. If it has already arrived, the gradient does not begin. The seconds
+    until then count as computing. Real processes without padding first finish the gradient, unless `backend.micro_batch` divides it.
     """
 
     communicates: ClassVar[bool] = False
