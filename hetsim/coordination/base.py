@@ -248,7 +248,11 @@ class Coordination(ABC):
         return weighted_sum([c.gradient for c in group], partial(self.factors, group, plan))
 
     def num_operations(self, group: Sequence[Contribution]) -> int:
-        """The number of operations on whole vectors by which a server makes `total` of the contributions of a `group`."""
+        """The number of operations on whole vectors by which a server makes `total`.
+
+        Args:
+            group: the contributions.
+        """
         return operations_of_sum(len(group))
 
     def only(self, why: str, **kinds: type) -> None:
