@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 from hetsim.calibration.accounts import PROGRAM
@@ -126,7 +126,7 @@ def calibrated(
                 [*_after_exchanges(m, rank, its, slower(rank, partial(_busy, m)), stops[rank], kind)] for kind in (IN_STEP, AT_OWN_PACE)
             )
             longer += [*in_step, *at_own_pace]
-            overlaps += _overlaps(m, rank, colder=max(0.0, fmean(extra for *_, extra in in_step)) if in_step else 0.0)
+            overlaps += _overlaps(m, rank, colder=max(0.0, median(extra for *_, extra in in_step)) if in_step else 0.0)
         colds[rank] = colds[rank].in_training(longer, least=LEAST_COLD * its.means[-1][1])
     names = {machine: f"host{place}" for place, machine in enumerate(dict.fromkeys(process.machine for process in processes))}
     nodes = []
@@ -217,11 +217,12 @@ def _after_exchanges(
 def _overlaps(measured: Measured, rank: int, *, colder: float) -> Iterator[float]:
     """The extra CPU-seconds of a round whose exchange runs beside the next gradient, which does not pause; at most one number.
 
-    A round in which the gradient follows the exchange contains `colder` seconds of cold caches.
+    A round in which the gradient follows the exchange contains `colder` seconds of cold caches. Threads that spin while others hold what
+    they need make single rounds much longer, so medians are compared.
     """
     whole, overlapped = ([reading.cpu_seconds for reading in measured.of(rank, kind)] for kind in (WHOLE, OVERLAPPED))
     if whole and overlapped:
-        yield max(0.0, fmean(overlapped) - (fmean(whole) - colder))
+        yield max(0.0, median(overlapped) - (median(whole) - colder))
 
 
 def _busy(measured: Measured, rank: int) -> float:
