@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from hetsim.distributed.communication.gloo import GlooTransport
+from hetsim.distributed.pacing import padding
 from hetsim.distributed.pacing.padding import realtime_priority
 
 T = TypeVar("T")
@@ -40,6 +41,20 @@ def granted() -> None:
 
     if not in_a_thread(asked):
         pytest.skip("the system grants no real-time priority")
+
+
+@needs_priorities
+@pytest.mark.usefixtures("granted")
+def test_a_process_may_keep_its_ordinary_priority(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As those of runs with quotas do."""
+    monkeypatch.setattr(padding, "_may_be_urgent", True)
+    padding.keep_ordinary_priority()
+
+    def asked() -> int:
+        with realtime_priority():
+            return policy()
+
+    assert in_a_thread(asked) == os.SCHED_OTHER
 
 
 @needs_priorities

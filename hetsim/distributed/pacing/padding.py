@@ -84,6 +84,19 @@ def reduce_timer_slack() -> None:
         ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0)
 
 
+def keep_ordinary_priority() -> None:
+    """From now on, `realtime_priority` changes nothing in this process. For runs whose computing threads are capped.
+
+    A capped thread may be stopped while others need what it holds, such as the interpreter. One of gloo's threads then spins, and with
+    real-time priority it keeps a core from everyone.
+    """
+    global _may_be_urgent
+    _may_be_urgent = False
+
+
+_may_be_urgent = True
+
+
 @contextlib.contextmanager
 def realtime_priority() -> Iterator[None]:
     """Within this context, this thread and threads that it starts move messages with real-time priority, if the system allows it.
@@ -97,7 +110,7 @@ def realtime_priority() -> Iterator[None]:
     """
     before = None
     with contextlib.suppress(AttributeError, OSError):
-        if os.sched_getparam(0).sched_priority == 0:
+        if _may_be_urgent and os.sched_getparam(0).sched_priority == 0:
             ordinary = os.sched_getscheduler(0)
             os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
             before = ordinary
