@@ -143,19 +143,21 @@ def calibrated(
         row |= _program(found, rank)
         row |= {"host": names[processes[rank].machine], **_quota(node, processes[rank], by_hetsim=capped_by_hetsim), **kept(node)}
         nodes.append(row)
-    wires = network(given, among if among is None else uncapped or among, around, capped=among)
+    contained = around is not None and not capped_by_hetsim and 0 < processes[num_workers].cpu_quota < 1
+    wires = network(given, among if among is None else uncapped or among, around, capped=among, server_contained=contained)
     if overlaps:
         wires["cpu"]["overlap_seconds"] = shown(fmean(overlaps))
     server: dict[str, Any] = {"seconds_per_update": shown(given.server.seconds_per_update)}
-    if given.server.seconds_per_byte:
-        server["seconds_per_byte"] = shown(given.server.seconds_per_byte)
+    for key in ("seconds_per_byte", "seconds_per_vector_operation"):
+        if seconds := getattr(given.server, key):
+            server[key] = shown(seconds)
     service = None
     if around is not None:
         updates = _updates(around, num_workers)
         mean = max(fmean(updates), LEAST_SECONDS)
         laws[files[-1]] = service = Noise.fitted([seconds / mean for seconds in updates])
         server = {"seconds_per_update": shown(mean), **service.as_row(files[-1]), "host": names[processes[num_workers].machine]}
-        server |= _of_exchanges(around, num_workers, wires["cpu"], capped=0 < processes[num_workers].cpu_quota < 1)
+        server |= _of_exchanges(around, num_workers, wires["cpu"], contained=contained)
         server |= _quota(given.server, processes[num_workers], by_hetsim=capped_by_hetsim)
     server |= kept(given.server)
     config = {
@@ -250,10 +252,10 @@ def _program(found: Sequence[Measured], rank: int) -> dict[str, float]:
     return {"program_seconds": shown(fmean(seconds))} if seconds else {}
 
 
-def _of_exchanges(around: Measured, rank: int, cpu: Mapping[str, float], *, capped: bool) -> dict[str, float]:
+def _of_exchanges(around: Measured, rank: int, cpu: Mapping[str, float], *, contained: bool) -> dict[str, float]:
     """The costs of the server's own program: for a message of a worker, and for an operation on vectors.
 
-    A push and a pull cost its computing thread and its process CPU-seconds, which other numbers contain in part.
+    A push and a pull cost its computing thread CPU-seconds, and its process if a quota contains it as a whole. Other numbers have a part.
     """
     found: dict[str, float] = {}
     if exchanges := around.of(rank, AT_OWN_PACE):
@@ -263,7 +265,7 @@ def _of_exchanges(around: Measured, rank: int, cpu: Mapping[str, float], *, capp
         moved += 2 * cold_after(
             fmean(reading.seconds for reading in exchanges) / 2, cpu.get("cold_seconds", 0.0), cpu.get("cooling_seconds", math.inf)
         )
-        seconds = in_process - moved if capped else in_thread
+        seconds = in_process - moved if contained else in_thread
         found["program_seconds"] = shown(max(0.0, seconds - 2 * cpu.get("thread_seconds", 0.0)))
     plain, corrected = ([reading.cpu_seconds for reading in around.of(rank, kind)] for kind in ("update", "corrected update"))
     if corrected:

@@ -31,8 +31,13 @@ def kept(part: Node | Server | Rack | Between | Network) -> dict[str, Any]:
     return {key: value for key in KEPT[type(part)] if (value := getattr(part, key)) not in (None, False)}
 
 
-def network(given: Cluster, among: Measured | None, around: Measured | None, *, capped: Measured | None = None) -> dict[str, Any]:
-    """Latency, rate and CPU work of messages, and of all-reduces among workers without hetsim's caps. Links and racks are unchanged."""
+def network(
+    given: Cluster, among: Measured | None, around: Measured | None, *, capped: Measured | None = None, server_contained: bool = False
+) -> dict[str, Any]:
+    """Latency, rate and CPU work of messages, and of all-reduces among workers without hetsim's caps. Links and racks are unchanged.
+
+    `server_contained`: whether a quota contains the server's whole process.
+    """
     network: dict[str, Any] = {"latency_seconds": 0.0, "bytes_per_second": FASTEST, **kept(given.network)}
     cpu: dict[str, float] = {}
     ranks = range(given.num_workers)
@@ -48,7 +53,7 @@ def network(given: Cluster, among: Measured | None, around: Measured | None, *, 
         if wall.slope * FASTEST > 1:
             network["bytes_per_second"] = shown(1 / wall.slope)
         network |= sharing_noise(given, around)
-        cpu |= _message(around, work)
+        cpu |= _message(around, work, server_contained=server_contained)
     if among is not None and given.num_workers > 1:
         readings = [among.of(rank, "all_reduce") for rank in range(given.num_workers)]
         wall_of = _mean_of([means(each, "seconds") for each in readings])
@@ -77,7 +82,7 @@ def network(given: Cluster, among: Measured | None, around: Measured | None, *, 
     return {key: value for key, value in network.items() if value not in ({}, [])} | {"cpu": cpu}
 
 
-def _message(around: Measured, work: Line) -> dict[str, float]:
+def _message(around: Measured, work: Line, *, server_contained: bool) -> dict[str, float]:
     """The keys of `network.cpu` for messages. `work` is the work of an end, by bytes, for consecutive messages.
 
     The computing thread does a part of it. In training, caches are colder, because a push follows a gradient and a pull follows a wait. So
@@ -96,9 +101,8 @@ def _message(around: Measured, work: Line) -> dict[str, float]:
         found |= {f"{end}_seconds": shown(moved), f"{end}_seconds_per_byte": shown(work.slope)}
     if exchanges:
         thread = fmean(reading.thread_seconds for reading in exchanges) / 2
-        server = len(around.readings) - 1
-        own = [reading.cpu_seconds for reading in around.of(server, AT_OWN_PACE)]
-        if own and 0 < around.processes[server].cpu_quota < 1:  # several messages at once cost it less than one by one
+        own = [reading.cpu_seconds for reading in around.of(len(ranks), AT_OWN_PACE)]
+        if own and server_contained:  # several messages at once cost it less than one by one
             thread = min(thread, max(0.0, fmean(own) / 2 - moved - nbytes * work.slope))
         found["thread_seconds"] = shown(thread)
         found |= Cold.of_exchanges(

@@ -223,6 +223,31 @@ def test_an_exchange_beside_the_program_costs_more() -> None:
     assert cpu.overlap_seconds == pytest.approx(1.5e-3, rel=0.1)  # but for what two busy cores lose
 
 
+def test_threads_that_hetsim_does_not_cap_do_not_use_the_server_s_quota() -> None:
+    """With hetsim's own quotas, only the server's computing thread is capped, so its thread pays as without one."""
+    among, around = measured(quota=0.5)
+    for rank in range(2):
+        around.readings[rank].append(Reading(AT_OWN_PACE, 1000, 2e-3, 1e-3, thread_seconds=6e-4))
+    around.readings[2].append(Reading(AT_OWN_PACE, 0, 9.0, 1.0, thread_seconds=1e-3))
+    given = parse_cluster(worlds.cluster(worlds.node(9.0, count=2)))
+
+    config = calibrated(given, "lab", [SIZES, SIZES], among=among, around=around, capped_by_hetsim=True).config
+
+    assert config["network"]["cpu"]["thread_seconds"] == pytest.approx(3e-4)
+    assert config["server"]["program_seconds"] == pytest.approx(4e-4)
+
+
+def test_what_is_described_of_a_server_stays_without_one() -> None:
+    """Among workers, no server is measured."""
+    among, _ = measured()
+    server = {"seconds_per_update": 1e-3, "seconds_per_byte": 1e-9, "seconds_per_vector_operation": 1e-4}
+    given = parse_cluster({**worlds.cluster(worlds.node(9.0, count=2)), "server": server})
+
+    config = calibrated(given, "lab", [SIZES, SIZES], among=among, around=None, capped_by_hetsim=False).config
+
+    assert {key: config["server"][key] for key in server} == server
+
+
 def test_local_steps_are_those_of_local_sgd_s_program() -> None:
     """If it was run, and their second half."""
     among, around = measured()

@@ -46,15 +46,16 @@ def granted() -> None:
 @needs_priorities
 @pytest.mark.usefixtures("granted")
 def test_a_process_may_keep_its_ordinary_priority(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As those of runs with quotas do."""
+    """As those of runs with quotas do, until its next run."""
     monkeypatch.setattr(padding, "_may_be_urgent", True)
-    padding.keep_ordinary_priority()
 
     def asked() -> int:
         with realtime_priority():
             return policy()
 
-    assert in_a_thread(asked) == os.SCHED_OTHER
+    for permitted, expected in ((False, os.SCHED_OTHER), (True, os.SCHED_RR)):
+        padding.permit_realtime_priority(permitted=permitted)
+        assert in_a_thread(asked) == expected
 
 
 @needs_priorities

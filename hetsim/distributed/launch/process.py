@@ -26,7 +26,7 @@ from hetsim.distributed.launch.supervision import seconds_before
 from hetsim.distributed.membership.faults import Schedule, is_elastic, surviving_run
 from hetsim.distributed.membership.keeper import failed_key
 from hetsim.distributed.pacing.cpu_quota import cap_of
-from hetsim.distributed.pacing.padding import keep_ordinary_priority
+from hetsim.distributed.pacing.padding import permit_realtime_priority
 from hetsim.distributed.rank.cleanup import leave_with_parent, remove_led
 from hetsim.distributed.settings import Settings
 from hetsim.effects import PeerLost
@@ -61,8 +61,7 @@ def _join(
             announce(launchers, run if elastic else None, leads=here.rank == experiment.leader)
     if not settings.one_host:
         check_interfaces(store, here, settings.interface)
-    if settings.emulate == "quota":
-        keep_ordinary_priority()
+    permit_realtime_priority(permitted=settings.emulate != "quota")
     cap = cap_of(experiment, settings, here.rank)
 
     def report(error: RunFailed | PeerLost) -> None:
@@ -110,8 +109,7 @@ def _child(
     experiment: Experiment, folder: Path, config: str, settings: Settings, started: RankStart, sender: Connection, stop: StopRequest
 ) -> None:
     rank = started.rank
-    if settings.emulate == "quota":
-        keep_ordinary_priority()
+    permit_realtime_priority(permitted=settings.emulate != "quota")
     cap = cap_of(experiment, settings, rank)
     Thread(target=leave_with_parent, args=(cap,), daemon=True).start()
 

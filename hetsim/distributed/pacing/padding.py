@@ -84,17 +84,18 @@ def reduce_timer_slack() -> None:
         ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0)
 
 
-def keep_ordinary_priority() -> None:
-    """From now on, `realtime_priority` changes nothing in this process. For runs whose computing threads are capped.
+_may_be_urgent = True
+"""Whether `realtime_priority` has an effect in this process."""
+
+
+def permit_realtime_priority(*, permitted: bool) -> None:
+    """Set whether `realtime_priority` has an effect in this process from now on. Runs whose computing threads are capped do without it.
 
     A capped thread may be stopped while others need what it holds, such as the interpreter. One of gloo's threads then spins, and with
     real-time priority it keeps a core from everyone.
     """
     global _may_be_urgent
-    _may_be_urgent = False
-
-
-_may_be_urgent = True
+    _may_be_urgent = permitted
 
 
 @contextlib.contextmanager
