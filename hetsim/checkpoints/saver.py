@@ -62,12 +62,12 @@ class Saver:
         self._kept: list[tuple[Path, list[Path]]] = []
         if folder.place(run).is_symlink():
             raise ValueError(f"{folder.place(run)} is a link, and would be written through: remove it, or take another folder for the run")
-        rows = [path for path in folder.files(run) if folder.ROWS.fullmatch(path.name)]
+        if newest is None and resumed is not None and resumed.parent.resolve() == folder.place(run).resolve():
+            newest = int(resumed.name[:12])
         if newest is not None:  # a run that has saved itself has removed what was not its own
+            rows = [path for path in folder.files(run) if folder.ROWS.fullmatch(path.name)]
             own = sorted(path for path in folder.files(run) if folder.FILE.fullmatch(path.name))
             self._kept = [(path, rows) for path in own if int(path.name[:12]) <= newest][-settings.keep :]
-        elif resumed is not None and resumed.parent.resolve() == folder.place(run).resolve():
-            self._kept.append((folder.path_of(run, int(resumed.name[:12])), rows))
         elif not goes_on:
             check_replaceable(run)
         with named_in_errors(folder.place(run)):

@@ -253,6 +253,20 @@ def test_a_checkpoint_that_stays_keeps_its_part_of_the_trace(tmp_path: Path) -> 
     assert sorted(set(commits)) == list(range(1, 17))
 
 
+@pytest.mark.parametrize(("keep", "kept"), [(9, [2, 4, 6, 8, 10]), (3, [6, 8, 10])])
+def test_a_resumed_run_keeps_the_checkpoints_before(keep: int, kept: list[int], tmp_path: Path) -> None:
+    """Untouched, also those older than the one from which it has resumed; of all, `checkpoint.keep`."""
+    saved = {"checkpoint": {"every_updates": 2, "keep": keep}}
+    run(made("ssgd", {"updates": 6}, **saved), tmp_path)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.glob("checkpoints/*.safetensors")}
+
+    run(made("ssgd", {"updates": 10}, **saved), tmp_path, resume=tmp_path)
+
+    after = {path: path.stat().st_mtime_ns for path in tmp_path.glob("checkpoints/*.safetensors")}
+    assert sorted(int(path.name[:12]) for path in after) == kept
+    assert all(after[path] == time for path, time in before.items() if path in after)
+
+
 def test_the_checkpoints_of_a_run_that_has_not_ended_are_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By a run that begins in its folder, or goes on there from elsewhere; those of one that has ended are, as all of its files."""
     run(made("ssgd", HALF), tmp_path / "ended")
