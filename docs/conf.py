@@ -17,7 +17,7 @@ author = "the hetsim developers"
 release = __version__
 root_doc = "docs/index"
 include_patterns = ["docs/**.md", "docs/**.ipynb", "studies/**.md", "CHANGELOG.md", "CONTRIBUTING.md"]
-exclude_patterns = ["**/tables.md", "**/.ipynb_checkpoints"]
+exclude_patterns = ["**/tables.md", "**/.ipynb_checkpoints", ".*", "build", "runs", "hetsim", "tests"]
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
 myst_enable_extensions = ["dollarmath", "smartquotes"]

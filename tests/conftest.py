@@ -104,6 +104,14 @@ def _no_command_is_left() -> Iterator[None]:
     running.end_all()
 
 
+@pytest.fixture
+def older_objects_are_frozen() -> Iterator[None]:
+    """So that the collector and `gc.get_objects` see a test's own objects. All others are millions, which takes seconds."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 @pytest.fixture(autouse=True)
 def _same_level_of_logging() -> Iterator[None]:
     """hydra.verbose=true sets it for the whole process, and Hydra composes configs only to log them then."""

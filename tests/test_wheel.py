@@ -70,7 +70,7 @@ def test_the_wheel_brings_the_package_and_its_configs(environment: Path, tmp_pat
     }
 
 
-@pytest.mark.parametrize("typed", [QUICK, REAL], ids=["simulated", "in real processes"])
+@pytest.mark.parametrize("typed", [pytest.param(QUICK, marks=pytest.mark.long), REAL], ids=["simulated", "in real processes"])
 def test_the_installed_wheel_runs(environment: Path, tmp_path: Path, typed: tuple[str, ...]) -> None:
     """A simulation, and a run in real processes, each from a folder outside of the repository."""
     ran(environment / "bin" / "python", "-m", "hetsim", *typed, "hydra.run.dir=run", cwd=tmp_path)

@@ -380,6 +380,7 @@ def test_ctrl_c_while_the_processes_start_is_quiet(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("end", ["interrupt", "kill", "lose the server", "lose all ranks"])
+@pytest.mark.sampled(2)
 def test_no_process_is_left_behind(end: str, tmp_path: Path) -> None:
     """Neither after Ctrl-C, nor when the parent is killed, nor when the server is, or all ranks are: and the reason is one sentence."""
     command = hetsim(*LONG, *(["method=ssgd"] if end == "lose all ranks" else []), folder=tmp_path)

@@ -350,7 +350,8 @@ CAPPED = ("-m", "hetsim", "backend=dist", "backend.emulate=quota", QUOTAS, *QUIC
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("permitted")
-@pytest.mark.parametrize("end", ["interrupt", "terminate", "kill", "lose a worker"])
+@pytest.mark.parametrize("end", ["kill", "interrupt", "terminate", "lose a worker"])
+@pytest.mark.sampled(2)
 def test_no_group_is_left_behind(end: str, tmp_path: Path) -> None:
     """Neither after Ctrl-C, nor when the command or a worker is killed."""
     command = hetsim(*CAPPED, folder=tmp_path)

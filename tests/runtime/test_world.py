@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -43,6 +44,7 @@ def test_a_world_without_the_method_of_an_effect_is_refused(kind: type[fx.Effect
         handlers(world)
 
 
+@pytest.mark.usefixtures("older_objects_are_frozen")
 def test_a_new_effect_is_asked_of_every_world() -> None:
     """Whoever adds one is told what is missing, also of an effect that is derived from another."""
 
@@ -60,8 +62,6 @@ def test_a_new_effect_is_asked_of_every_world() -> None:
             handlers(whole(sleep=None, nap=None))
     finally:
         del Sleep, Nap
-        import gc
-
         gc.collect()  # classes are only forgotten with their cycles
 
 

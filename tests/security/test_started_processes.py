@@ -145,8 +145,8 @@ def test_loader_workers_import_what_their_rank_imports(
     monkeypatch.syspath_prepend(mine)
     for name in ("json", "pickle", "random", "numpy", "hetsim", "sitecustomize"):
         (elsewhere / f"{name}.py").write_text("open('mark', 'w').close()\n")
-    words = ("workload=own", "workload.module=my_loaded:build", "workload.loader_workers=2", "batch_size=8", f"backend={backend}")
-    words += ("method=ssgd", "cluster.nodes=[{count: 2, seconds_per_sample: 1e-5, overhead_seconds: 0}]")
+    words = ("workload=own", "workload.module=my_loaded:build", "workload.loader_workers=1", "batch_size=8", f"backend={backend}")
+    words += ("method=ssgd", "cluster.nodes=[{count: 1, seconds_per_sample: 1e-5, overhead_seconds: 0}]")
 
     ended = hetsim.run(*words, *QUICK[1:], folder="one", trust=["my_loaded"])
 

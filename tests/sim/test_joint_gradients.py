@@ -41,7 +41,7 @@ FAULTS = {"faults": {"detection_seconds": 1e-3, "schedule": [{"nodes": [1, 7], "
 
 def simulated(*words: str, batched: bool | str = "auto", change: Callable[[Task], None] | None = None, **keys: Any) -> Run:
     """A run of digits with twenty workers; `change` changes its task."""
-    made = experiment("workload=digits", *words, **{"cluster": WORKERS, "batch_size": 160, "budget": {"epochs": 3}, **keys})
+    made = experiment("workload=digits", *words, **{"cluster": WORKERS, "batch_size": 160, "budget": {"epochs": 2}, **keys})
     return computed(made, change, batched=batched)
 
 
