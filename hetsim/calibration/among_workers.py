@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
+from hetsim.calibration.changing_split import ChangingSplit
 from hetsim.calibration.program import (
     MIN_ROUNDS,
     PARTS_OF_MODEL,
     Measurement,
     after,
     at_the_same_time,
+    known,
     nothing,
     sizes_of,
 )
@@ -39,6 +41,8 @@ class AmongWorkers(Measurement):
         yield self.updates(node, weights, readings)
         ssgd = SynchronousAllReduce(admission=Barrier())
         yield self.for_seconds(MIN_ROUNDS, 10, partial(self.in_training, node, plan, state, ssgd, IN_STEP), readings)
+        changing = SynchronousAllReduce(admission=Barrier(), allocation=ChangingSplit())
+        yield self.for_seconds(1, 10, partial(self.first_gradients, node, plan, state, changing, known(plan, node.rank)), readings)
         delayed = DelayedAllReduce(admission=Barrier(), warm_up=0)
         yield self.for_seconds(MIN_ROUNDS, 10, partial(self.overlapped, node, plan, state, delayed), readings)
         yield self.rest()

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
+from hetsim.calibration.changing_split import ChangingSplit
 from hetsim.calibration.program import (
     MIN_AT_ONCE,
     MIN_ROUNDS,
@@ -14,6 +15,7 @@ from hetsim.calibration.program import (
     PARTS_OF_MODEL,
     Measurement,
     at_the_same_time,
+    known,
     nothing,
 )
 from hetsim.calibration.readings import AT_OWN_PACE, IN_STEP, Reading
@@ -40,6 +42,10 @@ class AroundServer(Measurement):
         yield self.updates(node, weights, readings)
         for kind, admission in ((AT_OWN_PACE, EveryGradient()), (IN_STEP, Barrier())):
             yield self.in_training(node, plan, state, ParameterServer(admission=admission), kind, readings, self.over(node.num_workers))
+        if self.computes:
+            changing = ParameterServer(admission=Barrier(), allocation=ChangingSplit())
+            its = known(plan, node.rank) if node.rank != node.server else set()
+            yield self.first_gradients(node, plan, state, changing, its, readings, self.over(node.num_workers))
         delayed = DelayedParameterServer(admission=Barrier(), warm_up=0)
         yield self.overlapped(node, plan, state, delayed, readings, self.over(node.num_workers))
         yield self.rest()

@@ -119,14 +119,18 @@ def calibrated(
             if seconds := balance(found[0], ranks, Host(cores=host["cores"], busy_speeds=tuple(host.get("busy_speeds", ())))):
                 host["balance_seconds"] = shown(seconds)
     overlaps: list[float] = []
+    first_seconds: list[float] = []
     for rank, its in enumerate(steps):
         longer: list[tuple[float, float, float]] = []
+        firsts: list[float] = []
         for m in found:
-            in_step, at_own_pace = (
-                [*_after_exchanges(m, rank, its, slower(rank, partial(_busy, m)), stops[rank], kind)] for kind in (IN_STEP, AT_OWN_PACE)
-            )
+            others = slower(rank, partial(_busy, m))
+            in_step, at_own_pace = ([*_after_exchanges(m, rank, its, others, stops[rank], kind)] for kind in (IN_STEP, AT_OWN_PACE))
             longer += [*in_step, *at_own_pace]
-            overlaps += _overlaps(m, rank, colder=max(0.0, median(extra for *_, extra in in_step)) if in_step else 0.0)
+            colder = max(0.0, median(extra for *_, extra in in_step)) if in_step else 0.0
+            overlaps += _overlaps(m, rank, colder=colder)
+            firsts += [reading.cpu_seconds / others - its.seconds(reading.size) - colder for reading in m.of(rank, "first")]
+        first_seconds.append(its.first(firsts))
         colds[rank] = colds[rank].in_training(longer, least=LEAST_COLD * its.means[-1][1])
     names = {machine: f"host{place}" for place, machine in enumerate(dict.fromkeys(process.machine for process in processes))}
     nodes = []
@@ -134,8 +138,8 @@ def calibrated(
     laws = dict(zip(files, (each.noise for each in steps), strict=False))
     for rank, node in enumerate(given.nodes):
         row = {"count": 1, **steps[rank].as_row(files[rank]), **colds[rank].as_row()}
-        if first := steps[rank].first([reading for measured in found for reading in measured.of(rank, "first")]):
-            row["first_seconds"] = shown(first)
+        if first_seconds[rank]:
+            row["first_seconds"] = shown(first_seconds[rank])
         if updates := [seconds for measured in found for seconds in _updates(measured, rank)]:
             row["seconds_per_update"] = shown(fmean(updates))
         if local := [reading.cpu_seconds for measured in found for reading in _later(_local(measured, rank))]:

@@ -121,9 +121,8 @@ class Steps:
             means=tuple((size, factor * seconds) for size, seconds in self.means),
         )
 
-    def first(self, readings: Sequence[Reading]) -> float:
-        """The median extra time of first gradients; 0 if it is negligible."""
-        longer = [reading.cpu_seconds - self.seconds(reading.size) for reading in readings]
+    def first(self, longer: Sequence[float]) -> float:
+        """The median of the extra times of first gradients; 0 if it is negligible."""
         least = LEAST_FIRST * fmean(seconds for _, seconds in self.means)
         return extra if longer and (extra := median(longer)) > least else 0.0
 

@@ -122,15 +122,9 @@ class Measurement(Coordination):
         return reading, computed.gradient
 
     def steps(self, node: Node, weights: Vector, sizes: Sequence[int], readings: list[Reading], kind: str) -> Program[None]:
-        """Gradients of all these sizes in turns, in a different order each time. A local update follows each one.
-
-        The first gradient of each size is a separate reading, because libraries prepare kernels in it.
-        """
-        yield from Gradient(weights, Batch(0, sizes[-1]), 0)  # much else is prepared
-        for samples in dict.fromkeys(size for each in sizes for size in (each, each - 1) if size):
-            first, _ = yield from self.gradient(node, weights, Batch(0, samples), "first")
-            if kind == "alone" and samples != sizes[-1]:
-                readings.append(first)
+        """Gradients of all these sizes in turns, in a different order each time. A local update follows each one."""
+        for samples in sizes:  # libraries prepare kernels
+            yield from Gradient(weights, Batch(0, samples), 0)
         chance, position, rounds = random.Random(0), 0, 0
         began = time.perf_counter()
         while rounds < MIN_ROUNDS or time.perf_counter() - began < self.seconds:
@@ -246,6 +240,25 @@ class Measurement(Coordination):
         yield from self.run(node, plan, state, method, until, lambda costs, _: rounds.append(whole(OVERLAPPED, costs)))
         readings += rounds[1:] if node.rank != node.server else []
 
+    def first_gradients(
+        self,
+        node: Node,
+        plan: Plan,
+        state: State,
+        method: Coordination,
+        known: set[int],
+        readings: list[Reading],
+        until: Callable[[], bool],
+    ) -> Program[None]:
+        """Run a method whose split changes, and read the first gradient of each size, in which libraries prepare kernels."""
+
+        def over(costs: Round, samples: int) -> None:
+            if "Gradient" in costs and samples not in known:
+                known.add(samples)
+                readings.append(Reading("first", samples, costs["Gradient"].wall, self.work(node.rank, costs["Gradient"])))
+
+        yield from self.run(node, plan, state, method, until, over)
+
     def run(
         self, node: Node, plan: Plan, state: State, method: Coordination, until: Callable[[], bool], over: Callable[[Round, int], None]
     ) -> Program[None]:
@@ -313,6 +326,11 @@ def nothing() -> Program[None]:
 def at_the_same_time(num_workers: int) -> list[int]:
     """The numbers of workers that are measured at once: 2, 4, 8 … and all."""
     return sorted({min(num_workers, 2**power) for power in range(1, num_workers.bit_length() + 1)} - {1})
+
+
+def known(plan: Plan, rank: int) -> set[int]:
+    """The batch sizes of a worker's gradients in the phases with an equal split."""
+    return set(sizes_of(plan, rank, (*FITTED, *HELD_OUT)))
 
 
 def sizes_of(plan: Plan, rank: int, parts: Sequence[float]) -> list[int]:

@@ -29,7 +29,7 @@ class Reading(NamedTuple):
 
     The CPU-seconds of gradients and updates belong to the computing thread; all others to the process. For "cold", a gradient after a
     pause, the size is the pause in microseconds. For an exchange, it is the microseconds of the gradient before. "first" is the process's
-    first gradient of this size.
+    first gradient of this size, in training.
     """
 
     kind: str

@@ -56,7 +56,10 @@ def test_a_calibrated_cluster_is_read_by_both_backends(
     )
     assert "hetsim-calibrate" in file.with_suffix(".html").read_text(encoding="utf-8")
 
-    assert [bool(measured.of(0, "alone")) for measured in found] == [True, False]
+    for kind in ("alone", "first"):
+        assert [bool(measured.of(0, kind)) for measured in found] == [True, False], kind
+    firsts = [reading.size for reading in found[0].of(0, "first")]
+    assert len(set(firsts)) == len(firsts) > 1
     said = capfd.readouterr().out
     assert re.search(r"2 workers, about \d+\.\d minutes", said)
     assert re.search(r"mean error of gradient times at held-out batch sizes: \d+\.\d %", said)
