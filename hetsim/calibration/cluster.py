@@ -71,7 +71,7 @@ def calibrated(
     capped_by_hetsim: bool,
     beside: str | None = None,
     widths: Sequence[int] | None = None,
-    balance: Callable[[Measured, Sequence[int], Host], float] = lambda *_: 0.0,
+    computing: Callable[[Measured, Sequence[int], Host], tuple[float, float]] = lambda *_: (0.0, 0.0),
 ) -> Calibrated:
     """Fit the cluster to these readings: among workers, around a server, or both, and possibly without hetsim's caps.
 
@@ -80,7 +80,7 @@ def calibrated(
         capped_by_hetsim: whether the given quotas were emulated.
         beside: the first part of the file names for measured noise; None writes no such files.
         widths: how many cores each worker's gradients take; None: one.
-        balance: returns the `balance_seconds` of the host of these ranks.
+        computing: returns the `balance_seconds` of the host of these ranks, and how long their simulated gradients take in a round.
     """
     found = [measured for measured in (among, around) if measured is not None]
     num_workers = given.num_workers
@@ -113,10 +113,13 @@ def calibrated(
     doubtful = doubts(steps, alone, capped)
     workers = processes[:num_workers]
     doubtful += crowded(widths, [process.machine for process in workers], [process.cores for process in workers])
+    together = 0.0
     if max(widths) == 1 and not capped_by_hetsim and not any(process.cpu_quota for process in processes):
         for machine, host in hosts.items():
             ranks = [rank for rank in range(num_workers) if processes[rank].machine == machine]
-            if seconds := balance(found[0], ranks, Host(cores=host["cores"], busy_speeds=tuple(host.get("busy_speeds", ())))):
+            seconds, end = computing(found[0], ranks, Host(cores=host["cores"], busy_speeds=tuple(host.get("busy_speeds", ()))))
+            together = max(together, end)
+            if seconds:
                 host["balance_seconds"] = shown(seconds)
     overlaps: list[float] = []
     first_seconds: list[float] = []
@@ -148,7 +151,9 @@ def calibrated(
         row |= {"host": names[processes[rank].machine], **_quota(node, processes[rank], by_hetsim=capped_by_hetsim), **kept(node)}
         nodes.append(row)
     contained = around is not None and not capped_by_hetsim and 0 < processes[num_workers].cpu_quota < 1
-    wires = network(given, among if among is None else uncapped or among, around, capped=among, server_contained=contained)
+    wires = network(
+        given, among if among is None else uncapped or among, around, capped=among, server_contained=contained, together=together
+    )
     if overlaps:
         wires["cpu"]["overlap_seconds"] = shown(fmean(overlaps))
     server: dict[str, Any] = {"seconds_per_update": shown(given.server.seconds_per_update)}

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from functools import partial
 from statistics import fmean
 from typing import Any
 
+from hetsim.calibration.accounts import PROGRAM
 from hetsim.calibration.fit import LEAST_SECONDS, Cold, Line, means, shown
-from hetsim.calibration.readings import AT_OWN_PACE, IN_STEP, Measured
+from hetsim.calibration.readings import AT_OWN_PACE, IN_ROUND, IN_STEP, Measured
 from hetsim.calibration.sharing import sharing_noise
 from hetsim.cluster.model import Cluster, Network, Node, Server
 from hetsim.cluster.racks import Between, Rack
@@ -32,11 +34,18 @@ def kept(part: Node | Server | Rack | Between | Network) -> dict[str, Any]:
 
 
 def network(
-    given: Cluster, among: Measured | None, around: Measured | None, *, capped: Measured | None = None, server_contained: bool = False
+    given: Cluster,
+    among: Measured | None,
+    around: Measured | None,
+    *,
+    capped: Measured | None = None,
+    server_contained: bool = False,
+    together: float = 0.0,
 ) -> dict[str, Any]:
     """Latency, rate and CPU work of messages, and of all-reduces among workers without hetsim's caps. Links and racks are unchanged.
 
-    `server_contained`: whether a quota contains the server's whole process.
+    `server_contained`: whether a quota contains the server's whole process. `together`: how long the simulated gradients of all ranks take
+    in a round; 0: unknown.
     """
     network: dict[str, Any] = {"latency_seconds": 0.0, "bytes_per_second": FASTEST, **kept(given.network)}
     cpu: dict[str, float] = {}
@@ -68,7 +77,7 @@ def network(
                 max(fmean(getattr(reading, of) for reading in agreed) for of in ("cpu_seconds", "thread_seconds"))
             )
         alone = wall_of[max(wall_of)] + cpu.get("agreement_seconds", 0.0)
-        longer = _longer_in_training(among, alone) if capped is None or capped is among else 0.0
+        longer = _longer_in_training(among, alone, together) if capped is None or capped is among else 0.0
         table: list[list[float]] = []
         for size, seconds in wall_of.items():
             more = longer if longer > 0 or size == max(wall_of) else 0.0  # only a queue of large messages makes them shorter
@@ -140,18 +149,26 @@ def in_exchanges(measured: Measured, alone: float) -> tuple[float, float]:
     return max(0.0, more), fmean(reading.thread_seconds for reading in exchanges)
 
 
-def _longer_in_training(measured: Measured, alone: float) -> float:
+def _longer_in_training(measured: Measured, alone: float, together: float) -> float:
     """The extra seconds of an all-reduce of the model and an agreement in training over `alone`; 0 if a process has less than a core.
 
-    Of each round, the rank that arrived last waited for no other, so the shortest sum is that of both. Threads that move messages wake
-    up, and wait for cores, after each gradient. All-reduces that directly follow each other may fill the queues of links, which takes
-    longer. The pauses of a quota are simulated, and would count twice.
+    They are what simulated gradients, updates and programs leave of a round. Without simulated gradients: of each round, the rank that
+    arrived last waited for no other, so the shortest sum is that of both. This is too short where ranks leave the agreement at different
+    times.
+
+    Threads that move messages wake up, and wait for cores, after each gradient. All-reduces that directly follow each other may fill the
+    queues of links, which takes longer. The pauses of a quota are simulated, and would count twice.
     """
     both = [zip(measured.of(rank, IN_STEP), measured.of(rank, "agreement"), strict=False) for rank in range(len(measured.readings))]
     rounds = list(zip(*([exchange.seconds + agreed.seconds for exchange, agreed in its] for its in both), strict=False))
+    readings_of = [partial(measured.of, rank) for rank in range(len(measured.readings))]
     if not rounds or any(0 < process.cpu_quota < 1 for process in measured.processes):
         return 0.0
-    return fmean(map(min, rounds)) - alone
+    if not together:
+        return fmean(map(min, rounds)) - alone
+    whole = fmean(sum(fmean(each.seconds for each in of(kind)) for kind in IN_ROUND) for of in readings_of)
+    described = fmean(sum(fmean(each.cpu_seconds for each in of(kind)) for kind in ("update in training", PROGRAM)) for of in readings_of)
+    return whole - described - together - alone
 
 
 def _wall(by_rank: Sequence[Mapping[int, float]], given: Cluster) -> Line:

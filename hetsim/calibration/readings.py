@@ -16,6 +16,8 @@ WHOLE, OVERLAPPED = "round", "overlapped round"
 """The CPU-seconds of whole rounds without local steps, all together: with an exchange after the gradient, or beside the next one."""
 IN_TRAINING = (*EXCHANGES, "in training", "update in training", "agreement", PROGRAM)
 """The kinds of readings of a method's rounds, in the order in which they happen."""
+IN_ROUND = ("in training", IN_STEP, "update in training", "agreement", PROGRAM)
+"""The same of a method without a server, one of each in a round."""
 KINDS = (
     "alone", "update", "all_reduce", "message", "message beside others", "cold", "in training", "update in training", "agreement",
     AT_OWN_PACE, IN_STEP, "push at once", "pull at once", "first", PROGRAM, "local update", "local step",

@@ -8,6 +8,7 @@ import random
 import time
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from hetsim.calibration.accounts import PROGRAM
 from hetsim.calibration.cluster import calibrated
 from hetsim.calibration.fit import Cold, Line, Steps, busy_speeds
 from hetsim.calibration.machine import machine_seconds
-from hetsim.calibration.measuring.balance import balance_seconds, ends_at
+from hetsim.calibration.measuring.balance import computing, ends_at
 from hetsim.calibration.network import KEPT, work_of_ends
 from hetsim.calibration.readings import AT_OWN_PACE, IN_STEP, KINDS, OVERLAPPED, WHOLE, Measured, Reading
 from hetsim.cluster.hosts import Host
@@ -114,9 +115,11 @@ def test_the_time_until_an_idle_core_takes_over_is_found(balance: float) -> None
     """From gradients of 5 to 9 ms of three workers on two cores. A thread waits for a core in its gradient or before it."""
     chance, host = random.Random(0), Host(cores=2, balance_seconds=balance)
     ranks: list[list[Reading]] = [[], [], []]
+    ends, longest = [], []
     for _ in range(50):
         works = [chance.uniform(5e-3, 9e-3) for _ in ranks]
-        together = ends_at(host, works)
+        longest.append(max(works))
+        ends.append(together := ends_at(host, works))
         for rank, (found, work) in enumerate(zip(ranks, works, strict=True)):
             waits = 0.0 if rank == 0 else together - work
             found += [Reading("in training", 32, together - waits, work), Reading(IN_STEP, 0, 1e-3, 1e-3)]
@@ -124,8 +127,10 @@ def test_the_time_until_an_idle_core_takes_over_is_found(balance: float) -> None
             found += [Reading(PROGRAM, 0, 2e-4 + waits, 2e-4)]
     measured = Measured(ranks, [])
 
-    assert balance_seconds(measured, (0, 1, 2), Host(cores=2)) == pytest.approx(balance, abs=2e-5)
-    assert balance_seconds(measured, (0, 1, 2), Host(cores=3)) == 0.0
+    seconds, together = computing(measured, (0, 1, 2), Host(cores=2))
+    assert seconds == pytest.approx(balance, abs=2e-5)
+    assert together == pytest.approx(fmean(ends), rel=3e-2)
+    assert computing(measured, (0, 1, 2), Host(cores=3)) == (0.0, pytest.approx(fmean(longest)))
 
 
 def measured(*, quota: float = 0.0) -> tuple[Measured, Measured]:
@@ -529,6 +534,26 @@ def test_an_all_reduce_in_training_takes_as_long_as_the_last_rank_waits(quota: f
         (4_000, pytest.approx(2.016e-3 + small, rel=1e-3)),
         (1_000_000, pytest.approx(alone + large, rel=1e-3)),
     )
+
+
+def test_an_all_reduce_in_training_is_what_simulated_gradients_leave_of_a_round() -> None:
+    """Whenever each rank leaves the all-reduce and the agreement: rank 0 always waits 4 ms in one of both, and rank 1 in its program."""
+    among, _ = measured()
+    alone, agreement, together = 2e-3 + 1_000_000 * 4e-9, 5e-4, 0.03
+    for rank in range(2):
+        for late in (0.0, 4e-3):
+            waits = (4e-3 - late, late, 0.0) if rank == 0 else (0.0, 0.0, 4e-3)
+            among.readings[rank] += [
+                Reading("in training", 32, together, 0.02), Reading(IN_STEP, 30_000, alone + 1e-3 + waits[0], 1e-3),
+                Reading("update in training", 0, 2e-4, 2e-4), Reading("agreement", 0, agreement + waits[1], agreement),
+                Reading(PROGRAM, 0, 3e-4 + waits[2], 3e-4),
+            ]  # fmt: skip
+    given = parse_cluster(worlds.cluster(worlds.node(9.0), worlds.node(9.0)))
+    found = calibrated(given, "lab", [SIZES, SIZES], among=among, around=None, capped_by_hetsim=False, computing=lambda *_: (0.0, together))
+    network = parse_cluster(found.config).network
+
+    assert network.all_reduce_table is not None
+    assert network.all_reduce_table[-1] == (1_000_000, pytest.approx(alone + 1e-3 + 4e-3, rel=1e-3))
 
 
 def test_messages_are_colder_in_training() -> None:

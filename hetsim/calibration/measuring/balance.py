@@ -7,8 +7,7 @@ from itertools import islice
 from statistics import fmean
 from typing import NamedTuple
 
-from hetsim.calibration.accounts import PROGRAM
-from hetsim.calibration.readings import IN_STEP, Measured
+from hetsim.calibration.readings import IN_ROUND, Measured
 from hetsim.cluster.hosts import Host
 from hetsim.sim.clock import Clock
 from hetsim.sim.hosts.cores import Cores
@@ -33,16 +32,24 @@ class Round(NamedTuple):
         return self.gradient + self.exchange + self.update + self.agreement
 
 
-def balance_seconds(measured: Measured, ranks: Sequence[int], host: Host) -> float:
-    """The `balance_seconds` with which simulated gradients of these ranks on a host take as long together as the measured ones.
+def computing(measured: Measured, ranks: Sequence[int], host: Host) -> tuple[float, float]:
+    """The `balance_seconds` of a host, and how long simulated gradients of these ranks then take together; zeros without rounds.
 
-    0 if there are no more ranks than cores, because no core is then shared. A thread may wait for a core in its gradient or before it. So
+    With it, they take as long as the measured ones. It is at most the longest gradient. 0 if there are no more ranks than cores, because no
+    core is then shared. A thread may wait for a core in its gradient or before it. So
     the measured time is a whole step's, without an exchange and an agreement in which no rank waits.
     """
     rounds = list(islice(zip(*(_rounds(measured, rank) for rank in ranks), strict=False), MOST_ROUNDS))
-    if len(ranks) <= host.cores or not rounds:
-        return 0.0
     works: list[list[float]] = [[rank.work for rank in each] for each in rounds]
+
+    def simulated(balance: float) -> float:
+        tried = Host(cores=host.cores, busy_speeds=host.busy_speeds, balance_seconds=balance)
+        return fmean(ends_at(tried, each) for each in works)
+
+    if not rounds:
+        return 0.0, 0.0
+    if len(ranks) <= host.cores:
+        return 0.0, simulated(0.0)
     together = fmean(
         fmean(rank.seconds - rank.update for rank in each) - min(rank.exchange for rank in each) - min(rank.agreement for rank in each)
         for each in rounds
@@ -50,12 +57,11 @@ def balance_seconds(measured: Measured, ranks: Sequence[int], host: Host) -> flo
     least, most = 0.0, max(max(each) for each in works)
     for _ in range(STEPS):
         middle = (least + most) / 2
-        tried = Host(cores=host.cores, busy_speeds=host.busy_speeds, balance_seconds=middle)
-        if fmean(ends_at(tried, each) for each in works) < together:
+        if simulated(middle) < together:
             least = middle
         else:
             most = middle
-    return most
+    return most, simulated(most)
 
 
 def ends_at(host: Host, works: Sequence[float]) -> float:
@@ -70,10 +76,9 @@ def ends_at(host: Host, works: Sequence[float]) -> float:
 
 
 def _rounds(measured: Measured, rank: int) -> Iterator[Round]:
-    kinds = ("in training", IN_STEP, "update in training", "agreement", PROGRAM)
-    readings = measured.of(rank, *kinds)
-    for place in range(len(readings) - len(kinds) + 1):
-        parts = readings[place : place + len(kinds)]
-        if tuple(reading.kind for reading in parts) == kinds:
+    readings = measured.of(rank, *IN_ROUND)
+    for place in range(len(readings) - len(IN_ROUND) + 1):
+        parts = readings[place : place + len(IN_ROUND)]
+        if tuple(reading.kind for reading in parts) == IN_ROUND:
             gradient, exchange, update, agreement, program = (reading.seconds for reading in parts)
             yield Round(gradient, exchange, update, agreement + program, parts[0].cpu_seconds)

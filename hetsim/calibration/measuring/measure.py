@@ -13,7 +13,7 @@ from hetsim.calibration.around_server import AroundServer
 from hetsim.calibration.cluster import Calibrated, calibrated
 from hetsim.calibration.drift import NUM_PARTS, check_comparable, drifts, parts_of
 from hetsim.calibration.drift import told as table
-from hetsim.calibration.measuring.balance import balance_seconds
+from hetsim.calibration.measuring.balance import computing
 from hetsim.calibration.measuring.proof import Tried, error, real_runs, tried
 from hetsim.calibration.measuring.report import check_places, prefix, told, write_all
 from hetsim.calibration.program import FITTED, MOST_UPDATES, Measurement, sizes_of
@@ -91,7 +91,7 @@ def _calibrate(
         return calibrated(
             experiment.cluster, file.stem, plan_sizes, among=of.get(AmongWorkers), around=of.get(AroundServer),
             uncapped=of.get(Uncapped), capped_by_hetsim=backend.emulates == "quota", beside=beside,
-            widths=experiment.widths, balance=balance_seconds,
+            widths=experiment.widths, computing=computing,
         )  # fmt: skip
 
     with temporary_folder("hetsim-calibrate-") as place:
