@@ -170,7 +170,7 @@ ENTRIES: dict[str, tuple[str, str]] = {
 
 @each
 @pytest.mark.parametrize("written", ENTRIES)
-@pytest.mark.sampled(40)
+@pytest.mark.sampled(20)
 def test_an_entry_of_another_kind_is_one_sentence(command: str, written: str, sweep: Path, told: Callable[[str], str]) -> None:
     """With the file, the key, what it must be and what it is, in bounded length."""
     path = sweep / "run" / "summary.json"
@@ -268,7 +268,7 @@ CONTENTS: dict[str, tuple[str, bytes, str]] = {
 
 @each
 @pytest.mark.parametrize("case", CONTENTS)
-@pytest.mark.sampled(40)
+@pytest.mark.sampled(20)
 def test_a_broken_file_is_one_sentence(command: str, case: str, sweep: Path, told: Callable[[str], str]) -> None:
     """Nothing in it is executed, and it is given up before it takes much time or memory."""
     name, contents, sentence = CONTENTS[case]

@@ -240,6 +240,7 @@ def test_a_method_is_its_sentence(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.sampled(5)
 def test_every_experiment_is_one(name: str) -> None:
     """A paper's values make a whole config, and change those that the method ships; it says where they are from; it runs."""
     text = (configs() / "experiment" / f"{name}.yaml").read_text(encoding="utf-8")

@@ -37,17 +37,22 @@ def blocks(text: str) -> list[Block]:
 
 
 BLOCKS = blocks(README)
+ALL = [*chain(*BLOCKS)]
+WITHOUT_FURTHER_ADVICE = [typed for typed in ALL if typed[0] != "hetsim-advise" or typed == ALL[0]]
 BLOCKS_OF_OTHER_PAGES = [block for name in ("config.md", "install.md") for block in blocks(pages.text(name))]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "commands",
-    [[*chain(*BLOCKS)], *(pytest.param(block, marks=pytest.mark.long) for block in BLOCKS_OF_OTHER_PAGES)],
+    [WITHOUT_FURTHER_ADVICE, *(pytest.param(block, marks=pytest.mark.long) for block in (ALL, *BLOCKS_OF_OTHER_PAGES))],
     ids=lambda commands: shlex.join(commands[0][:3]),
 )
 def test_every_command_runs(commands: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the order in which they stand: those of the README in one empty folder, and each block of another page in its own."""
+    """In the order in which they stand: those of the README in one empty folder, and each block of another page in its own.
+
+    `make test` runs one of the three advices.
+    """
     monkeypatch.chdir(tmp_path)
     for typed in commands:
         monkeypatch.setattr(sys, "argv", [*chain(*(sorted(glob.glob(word)) or [word] for word in typed))])
