@@ -35,9 +35,9 @@ class Round(NamedTuple):
 def computing(measured: Measured, ranks: Sequence[int], host: Host) -> tuple[float, float]:
     """The `balance_seconds` of a host, and how long simulated gradients of these ranks then take together; zeros without rounds.
 
-    With it, they take as long as the measured ones. It is at most the longest gradient. 0 if there are no more ranks than cores, because no
-    core is then shared. A thread may wait for a core in its gradient or before it. So
-    the measured time is a whole step's, without an exchange and an agreement in which no rank waits.
+    With this `balance_seconds`, they take as long as the measured ones, if the longest gradient suffices for it. It is 0 if there are no
+    more ranks than cores, because no core is then shared. A thread may wait for a core in its gradient or before it. So the measured time
+    is a whole step's, without an exchange and an agreement in which no rank waits.
     """
     rounds = list(islice(zip(*(_rounds(measured, rank) for rank in ranks), strict=False), MOST_ROUNDS))
     works: list[list[float]] = [[rank.work for rank in each] for each in rounds]
