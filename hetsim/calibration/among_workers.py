@@ -15,7 +15,7 @@ from hetsim.calibration.program import (
     Measurement,
     after,
     at_the_same_time,
-    known,
+    known_sizes,
     nothing,
     sizes_of,
 )
@@ -42,7 +42,7 @@ class AmongWorkers(Measurement):
         ssgd = SynchronousAllReduce(admission=Barrier())
         yield self.for_seconds(MIN_ROUNDS, 10, partial(self.in_training, node, plan, state, ssgd, IN_STEP), readings)
         changing = SynchronousAllReduce(admission=Barrier(), allocation=ChangingSplit())
-        yield self.for_seconds(1, 10, partial(self.first_gradients, node, plan, state, changing, known(plan, node.rank)), readings)
+        yield self.for_seconds(1, 10, partial(self.first_gradients, node, plan, state, changing, known_sizes(plan, node.rank)), readings)
         delayed = DelayedAllReduce(admission=Barrier(), warm_up=0)
         yield self.for_seconds(MIN_ROUNDS, 10, partial(self.overlapped, node, plan, state, delayed), readings)
         yield self.rest()

@@ -15,7 +15,7 @@ from hetsim.calibration.program import (
     PARTS_OF_MODEL,
     Measurement,
     at_the_same_time,
-    known,
+    known_sizes,
     nothing,
 )
 from hetsim.calibration.readings import AT_OWN_PACE, IN_STEP, Reading
@@ -44,7 +44,7 @@ class AroundServer(Measurement):
             yield self.in_training(node, plan, state, ParameterServer(admission=admission), kind, readings, self.over(node.num_workers))
         if self.computes:
             changing = ParameterServer(admission=Barrier(), allocation=ChangingSplit())
-            its = known(plan, node.rank) if node.rank != node.server else set()
+            its = known_sizes(plan, node.rank) if node.rank != node.server else set()
             yield self.first_gradients(node, plan, state, changing, its, readings, self.over(node.num_workers))
         delayed = DelayedParameterServer(admission=Barrier(), warm_up=0)
         yield self.overlapped(node, plan, state, delayed, readings, self.over(node.num_workers))

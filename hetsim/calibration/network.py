@@ -161,11 +161,11 @@ def _longer_in_training(measured: Measured, alone: float, together: float) -> fl
     """
     both = [zip(measured.of(rank, IN_STEP), measured.of(rank, "agreement"), strict=False) for rank in range(len(measured.readings))]
     rounds = list(zip(*([exchange.seconds + agreed.seconds for exchange, agreed in its] for its in both), strict=False))
-    readings_of = [partial(measured.of, rank) for rank in range(len(measured.readings))]
     if not rounds or any(0 < process.cpu_quota < 1 for process in measured.processes):
         return 0.0
     if not together:
         return fmean(map(min, rounds)) - alone
+    readings_of = [partial(measured.of, rank) for rank in range(len(measured.readings))]
     whole = fmean(sum(fmean(each.seconds for each in of(kind)) for kind in IN_ROUND) for of in readings_of)
     described = fmean(sum(fmean(each.cpu_seconds for each in of(kind)) for kind in ("update in training", PROGRAM)) for of in readings_of)
     return whole - described - together - alone

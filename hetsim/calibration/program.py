@@ -241,16 +241,10 @@ class Measurement(Coordination):
         readings += rounds[1:] if node.rank != node.server else []
 
     def first_gradients(
-        self,
-        node: Node,
-        plan: Plan,
-        state: State,
-        method: Coordination,
-        known: set[int],
-        readings: list[Reading],
-        until: Callable[[], bool],
-    ) -> Program[None]:
-        """Run a method whose split changes, and read the first gradient of each size, in which libraries prepare kernels."""
+        self, node: Node, plan: Plan, state: State, method: Coordination, known: set[int],
+        readings: list[Reading], until: Callable[[], bool],
+    ) -> Program[None]:  # fmt: skip
+        """Run a method whose split changes, and read the first gradient of each size that is not known. Libraries prepare kernels in it."""
 
         def over(costs: Round, samples: int) -> None:
             if "Gradient" in costs and samples not in known:
@@ -328,7 +322,7 @@ def at_the_same_time(num_workers: int) -> list[int]:
     return sorted({min(num_workers, 2**power) for power in range(1, num_workers.bit_length() + 1)} - {1})
 
 
-def known(plan: Plan, rank: int) -> set[int]:
+def known_sizes(plan: Plan, rank: int) -> set[int]:
     """The batch sizes of a worker's gradients in the phases with an equal split."""
     return set(sizes_of(plan, rank, (*FITTED, *HELD_OUT)))
 
