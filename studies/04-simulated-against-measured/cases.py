@@ -1,4 +1,4 @@
-"""What is predicted and measured: twenty-four clusters in eight rounds, ten methods, each run's words, and what it leaves in a table."""
+"""What is predicted and measured: twenty-eight clusters in nine rounds, ten methods, each run's words, and what it leaves in a table."""
 
 from __future__ import annotations
 
@@ -35,6 +35,8 @@ WIDE = ("workload=digits", "+workload.model_options.hidden=[400,200]")
 MIDDLE = ("workload=digits", "workload.model=lenet", "workload.resize=20")
 DEEP = ("workload=digits", "+workload.model_options.hidden=[256,256,128]")
 LARGE = ("workload=digits", "+workload.model_options.hidden=[500,250]")
+HALF = ("workload=digits", "workload.model=lenet", "workload.resize=24")
+BROAD = ("workload=digits", "+workload.model_options.hidden=[600,120]")
 MLP = ("workload=digits", "+workload.model_options.hidden=[300,300]")
 
 
@@ -95,6 +97,10 @@ CLUSTERS = (
     Cluster("links_7_busy", "links", (*LARGE, "batch_size=576"), (120, 100, 50, 90), round=7, background=0.3),
     Cluster("containers_8", "containers", (*MIDDLE, "batch_size=240"), round=8, shares=(0.6, 0.4, 0.25, 0.5)),
     Cluster("links_8", "links", (*DEEP, "batch_size=512"), (140, 90, 60, 100), round=8),
+    Cluster("containers_9", "containers", (*HALF, "batch_size=216"), round=9, shares=(0.55, 0.4, 0.3, 0.45)),
+    Cluster("links_9", "links", (*BROAD, "batch_size=540"), (150, 110, 70, 130), round=9),
+    Cluster("containers_9_busy", "containers", (*BROAD, "batch_size=600"), round=9, shares=(0.4, 0.4, 0.25, 0.2, 0.45), background=0.2),
+    Cluster("links_9_busy", "links", (*HALF, "batch_size=180"), (100, 80, 50, 110), round=9, background=0.25),
 )
 COLUMNS = (
     "cluster", "method", "repeat", "updates_per_second", *COMPONENTS, "mean_staleness", "contributions_by_staleness", "num_updates",

@@ -23,7 +23,7 @@ BARS = {"padded": (0.02, 0.05), "links": (0.04, 0.10), "quotas": (0.05, 0.12), "
 """What the median of the errors and their 95th percentile should not exceed."""
 BARS_OF_THIRD = (0.04, 0.12)
 KINDS = {"padded": "padded", "quotas": "CPU quotas", "containers": "CPU quotas of containers", "links": "capped links"}
-ORDINALS = ("second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
+ORDINALS = ("second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth")
 ROUNDS = {1: "", **{number: f", {ordinal} round" for number, ordinal in enumerate(ORDINALS, 2)}}
 
 
