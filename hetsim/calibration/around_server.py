@@ -45,7 +45,7 @@ class AroundServer(Measurement):
         if self.computes:
             changing = ParameterServer(admission=Barrier(), allocation=ChangingSplit())
             its = known_sizes(plan, node.rank) if node.rank != node.server else set()
-            yield self.first_gradients(node, plan, state, changing, its, readings, self.over(node.num_workers))
+            yield self.with_changing_split(node, plan, state, changing, its, readings, self.over(node.num_workers))
         delayed = DelayedParameterServer(admission=Barrier(), warm_up=0)
         yield self.overlapped(node, plan, state, delayed, readings, self.over(node.num_workers))
         yield self.rest()

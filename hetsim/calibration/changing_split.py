@@ -34,6 +34,10 @@ class ChangingSplit(Allocation):
         weights = [1.0 + chance.random() for _ in range(state.num_workers)]
         return proportional(weights, state.batch_size, max_samples=state.max_samples)
 
+    def asks(self, state: Changed, epoch: int) -> bool:
+        """Always, as methods whose split follows the timings do."""
+        return True
+
     def observe(self, state: Changed, timings: Sequence[Contribution], epoch: int = 0) -> Changed:
         """The next split is another one."""
         return state._replace(times=state.times + 1)

@@ -72,10 +72,11 @@ def network(
         thread = max(thread, fmean(reading.thread_seconds for reading in largest))
         cpu |= {"collective_seconds": shown(work.constant + more), "collective_seconds_per_byte": shown(work.slope)}
         cpu["collective_thread_share"] = shown(min(1.0, thread / max(LEAST_SECONDS, more + work(largest[0].size))))
-        if agreed := [reading for rank in ranks for reading in (among if capped is None else capped).of(rank, "agreement")]:
-            cpu["agreement_seconds"] = shown(
-                max(fmean(getattr(reading, of) for reading in agreed) for of in ("cpu_seconds", "thread_seconds"))
-            )
+        for kind in ("agreement", "gather"):
+            if found := [reading for rank in ranks for reading in (among if capped is None else capped).of(rank, kind)]:
+                cpu[f"{kind}_seconds"] = shown(
+                    max(fmean(getattr(reading, of) for reading in found) for of in ("cpu_seconds", "thread_seconds"))
+                )
         alone = wall_of[max(wall_of)] + cpu.get("agreement_seconds", 0.0)
         longer = _longer_in_training(among, alone, together) if capped is None or capped is among else 0.0
         table: list[list[float]] = []

@@ -240,13 +240,18 @@ class Measurement(Coordination):
         yield from self.run(node, plan, state, method, until, lambda costs, _: rounds.append(whole(OVERLAPPED, costs)))
         readings += rounds[1:] if node.rank != node.server else []
 
-    def first_gradients(
+    def with_changing_split(
         self, node: Node, plan: Plan, state: State, method: Coordination, known: set[int],
         readings: list[Reading], until: Callable[[], bool],
     ) -> Program[None]:  # fmt: skip
-        """Run a method whose split changes, and read the first gradient of each size that is not known. Libraries prepare kernels in it."""
+        """Run a method whose split changes. Read its gathers of timings, and the first gradient of each size that is not known.
+
+        Libraries prepare kernels in it.
+        """
 
         def over(costs: Round, samples: int) -> None:
+            if gather := costs.get("Gather"):
+                readings.append(Reading("gather", 0, gather.wall, gather.process, thread_seconds=gather.thread))
             if "Gradient" in costs and samples not in known:
                 known.add(samples)
                 readings.append(Reading("first", samples, costs["Gradient"].wall, self.work(node.rank, costs["Gradient"])))

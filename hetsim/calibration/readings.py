@@ -21,7 +21,7 @@ IN_ROUND = ("in training", IN_STEP, "update in training", "agreement", PROGRAM)
 KINDS = (
     "alone", "update", "all_reduce", "message", "message beside others", "cold", "in training", "update in training", "agreement",
     AT_OWN_PACE, IN_STEP, "push at once", "pull at once", "first", PROGRAM, "local update", "local step",
-    "corrected update", WHOLE, OVERLAPPED,
+    "corrected update", "gather", WHOLE, OVERLAPPED,
 )  # fmt: skip
 """The kinds of readings. "beside K" is a gradient of each of the first K workers at the same time."""
 

@@ -51,7 +51,9 @@ class CommunicationWork:
     collective_thread_share: float = 0.0
     """The part of a collective's work that the computing thread does, from 0 to 1. Threads that move messages do the rest."""
     agreement_seconds: float = 0.0
-    """The cost of a commit without a server, on each rank: all ranks agree whether to continue. A gather of numbers costs as much."""
+    """The cost of a commit without a server, on each rank: all ranks agree whether to continue."""
+    gather_seconds: float = 0.0
+    """The cost of a gather of numbers, such as timings, on each rank; 0: that of an agreement, or of a collective."""
     overlap_seconds: float = 0.0
     """The additional cost of a communication that runs beside the rank's program, on the cores that the program uses."""
     cold_seconds: float = 0.0
@@ -72,8 +74,9 @@ class CommunicationWork:
         return self.collective_seconds + nbytes * self.collective_seconds_per_byte
 
     def gather(self, nbytes: float) -> float:
-        """The CPU-seconds of each rank of a gather. As an agreement, it moves no vector, unless it gathers vectors."""
-        return (self.agreement_seconds or self.collective_seconds) + nbytes * self.collective_seconds_per_byte
+        """The CPU-seconds of each rank of a gather."""
+        constant = self.gather_seconds or self.agreement_seconds or self.collective_seconds
+        return constant + nbytes * self.collective_seconds_per_byte
 
     def cold(self, pause: float) -> float:
         """The extra seconds of an end of a message, if its previous message began `pause` seconds earlier."""

@@ -580,14 +580,15 @@ def test_an_exchange_is_measured_by_what_both_messages_cost() -> None:
     assert cpu.send(1e6) + cpu.receive(1e6) + 2 * (cpu.thread_seconds + cpu.cold(0.05)) == pytest.approx(3e-3, rel=0.02)
 
 
-def test_agreeing_is_measured() -> None:
+@pytest.mark.parametrize("kind", ["agreement", "gather"])
+def test_agreeing_and_gathering_are_measured(kind: str) -> None:
     among, _ = measured()
-    among.readings[0] += [Reading("agreement", 0, 9.0, 4e-4, thread_seconds=7e-4), Reading("agreement", 0, 9.0, 6e-4)]
+    among.readings[0] += [Reading(kind, 0, 9.0, 4e-4, thread_seconds=7e-4), Reading(kind, 0, 9.0, 6e-4)]
     given = parse_cluster(worlds.cluster(worlds.node(9.0), worlds.node(9.0)))
     network = parse_cluster(calibrated(given, "lab", [SIZES, SIZES], among=among, around=None, capped_by_hetsim=False).config).network
 
     assert network.cpu is not None
-    assert network.cpu.agreement_seconds == pytest.approx(5e-4)
+    assert getattr(network.cpu, f"{kind}_seconds") == pytest.approx(5e-4)
 
 
 @pytest.mark.parametrize(

@@ -420,10 +420,12 @@ def test_agreeing_on_whether_to_continue_is_work(waits: bool, expected: float) -
     assert [b - a for a, b in pairwise(run.seconds)] == pytest.approx([expected] * 2)
 
 
-@pytest.mark.parametrize(("agreement", "expected"), [(0.0, 3.0), (0.25, 2.25)])
-def test_a_gather_of_numbers_costs_what_an_agreement_does(agreement: float, expected: float) -> None:
-    """A gradient of 1 s, an all-reduce of 1 s of each rank, and a gather of timings: an agreement's work if it is known."""
-    cpu = {"collective_seconds": 1.0, "agreement_seconds": agreement}
+@pytest.mark.parametrize(
+    ("known", "expected"), [({}, 3.0), ({"agreement_seconds": 0.25}, 2.25), ({"agreement_seconds": 0.25, "gather_seconds": 0.5}, 2.5)]
+)
+def test_a_gather_of_numbers_costs_its_own_work_or_what_an_agreement_does(known: dict[str, float], expected: float) -> None:
+    """A gradient of 1 s, an all-reduce of 1 s of each rank, and a gather of timings."""
+    cpu = {"collective_seconds": 1.0, **known}
     workers = world(on("lab", 1.0, count=2), network={**NO_NETWORK, "cpu": cpu}, hosts={"lab": {"cores": 4096}})
     run = timed("ssgd", "allocation=dbs", workers=workers, updates=3, batch_size=2)
 
