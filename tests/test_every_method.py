@@ -117,7 +117,7 @@ def test_the_same_seed_gives_the_same_trace_and_parameters(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("budget", [{"epochs": 3.37}, {"epochs": 0.02}, {"updates": 9}, {"seconds": 0.05}], ids=str)
 @EVERY_METHOD
-@pytest.mark.sampled(60)
+@pytest.mark.sampled(30)
 def test_no_process_is_left_waiting(name: str, budget: dict[str, Any]) -> None:
     """Whatever ends the run, every program ends, and every message that was sent is delivered."""
     run = simulate(short(name, "workload=phantom", budget=budget))
@@ -137,6 +137,7 @@ def computed_once(name: str, batches: list[Batch], stop: int) -> bool:
 
 @pytest.mark.parametrize("epochs", [3.37, pytest.param(0.02, marks=pytest.mark.slow)])
 @EVERY_METHOD
+@pytest.mark.sampled(48)
 def test_each_position_is_handed_out_once_and_drops_are_counted(name: str, epochs: float) -> None:
     """Every position of the budget is computed once, and applied once or counted as discarded."""
     run = simulate(short(name, "workload=phantom", budget={"epochs": epochs}))
@@ -175,6 +176,7 @@ def test_it_starts_again_from_any_committed_state(name: str) -> None:
 
 @pytest.mark.slow
 @EVERY_METHOD
+@pytest.mark.sampled(24)
 def test_a_phantom_takes_exactly_the_time_of_what_it_stands_for(name: str) -> None:
     """The same trace, row by row, as a real vector of as many bytes."""
     real, phantom = (simulate(short(name, f"workload={work}", budget={"epochs": 5}), trace="full") for work in ("quadratic", "phantom"))
@@ -220,7 +222,7 @@ def normed(shape: tuple[int, int, int], num_classes: int) -> nn.Module:
 
 @pytest.mark.slow
 @EVERY_METHOD
-@pytest.mark.sampled(20)
+@pytest.mark.sampled(12)
 def test_batch_norms_statistics_are_left_alone_by_every_rule(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is done to gradients: a version's statistics are the weighted mean of those that its contributions brought."""
     monkeypatch.setitem(OWN, "normed", normed)
@@ -388,6 +390,7 @@ def test_optperf_without_overheads_is_proportional() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", IDENTITIES)
+@pytest.mark.sampled(26)
 def test_two_sentences_for_one_method_are_one_method(name: str) -> None:
     """The same commits at the same times where times are marked, the same parameters at each commit where parameters are."""
     identity = IDENTITIES[name]

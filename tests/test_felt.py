@@ -147,6 +147,7 @@ def ended(method: str, cluster: dict[str, Any]) -> tuple[float, list[str]]:
 
 @pytest.mark.parametrize("name", PROPERTIES)
 @pytest.mark.parametrize("method", [each if each in SAMPLE else pytest.param(each, marks=pytest.mark.long) for each in SHIPPED])
+@pytest.mark.sampled(65)
 def test_a_worse_property_changes_the_time_or_the_run_says_that_its_method_does_not_feel_it(method: str, name: str) -> None:
     """No cell is silent. A method that feels it does not say that it does not. Local servers on hosts are refused."""
     worse = PROPERTIES[name]

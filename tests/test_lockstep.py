@@ -136,7 +136,7 @@ def reported(kind: type[EventWorld] | type[LockstepWorld], described: Experiment
 @pytest.mark.parametrize("budget", BUDGETS)
 @pytest.mark.parametrize("nodes", CLUSTERS)
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.sampled(80)
+@pytest.mark.sampled(40)
 def test_lockstep_is_the_simulation_to_the_last_bit(method: str, nodes: str, budget: str):
     """Every commit with its state and what it is made of, every row of the trace, every worker's sums, the summary."""
     made = described(method, cluster=CLUSTERS[nodes], budget=BUDGETS[budget])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -87,6 +88,12 @@ def composed(*choices: str) -> DictConfig:
 
 
 @cache
+def pickled(*choices: str) -> bytes:
+    """The same config, pickled because this is the fastest copy."""
+    return pickle.dumps(composed(*choices))
+
+
+@cache
 def is_entry(word: str) -> bool:
     """Whether it chooses a file of a group other than `method` and `experiment`."""
     group, _, name = word.partition("=")
@@ -98,9 +105,9 @@ def experiment(*choices: str, cluster: dict[str, Any] | None = None, budget: dic
     changes: dict[str, Any] = {"pictures": False, "trace": "none", **keys}
     if budget is not None:
         changes["budget"] = {"epochs": None, "updates": None, "seconds": None, **budget}
-    config = composed(*choices).copy()
+    config = pickle.loads(pickled(*choices))
     OmegaConf.set_struct(config, False)  # as with Hydra's +key=value
-    config = OmegaConf.merge(config, changes)
+    config.merge_with(changes)
     if cluster is not None:
         OmegaConf.update(config, "cluster", cluster, merge=False)
     return build_experiment(config)[0]

@@ -25,6 +25,14 @@ PORTS = range(20000, 30000)
 """The ports for SLURM steps without MASTER_PORT. The job's and step's numbers select one."""
 
 
+def wait_less_for_names() -> None:
+    """Let this process wait for a second, not for five, until it asks a name server again; unless RES_OPTIONS is set.
+
+    torch's store asks for the name of each address that connects to it, also of 127.0.0.1, and a lost answer would delay the run's start.
+    """
+    os.environ.setdefault("RES_OPTIONS", "timeout:1")
+
+
 class StartedAgain(NamedTuple):
     """A process that was started again for a lost rank."""
 

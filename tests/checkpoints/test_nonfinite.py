@@ -47,7 +47,7 @@ def made(name: str, **keys: Any) -> Experiment:
 @pytest.mark.slow
 @pytest.mark.usefixtures("broken")
 @pytest.mark.parametrize("name", METHODS)
-@pytest.mark.sampled(20)
+@pytest.mark.sampled(12)
 def test_it_is_counted_once_and_reaches_no_weights(name: str) -> None:
     """In every method: not by residuals, tables, momentum, corrections or averages."""
     described = made(name)

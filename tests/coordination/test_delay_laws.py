@@ -46,6 +46,7 @@ def uneven(where: str, k: int, allocation: str, workers: int, *, on: str = "quad
 @pytest.mark.parametrize(("on", "budget", "workers"), CELLS)
 @EVERY_ALLOCATION
 @ROWS
+@pytest.mark.sampled(38)
 def test_every_position_is_applied_once_and_nobody_is_left_waiting(where: str, k: int, allocation: str, workers: int, budget: str, on: str):
     """Positions in order, none computed twice, the budget met exactly, and every rank at its end."""
     run = simulate(uneven(where, k, allocation, workers, on=on, budget=BUDGETS[budget]))

@@ -108,6 +108,7 @@ def test_a_worker_held_back_by_ssp_at_the_end_is_sent_home(bound: int, budget: s
 @pytest.mark.slow
 @pytest.mark.parametrize("updates", range(1, 13))
 @EVERY_ADMISSION
+@pytest.mark.sampled(42)
 def test_everyone_is_sent_home_whoever_makes_the_last_version(admission: str, updates: int):
     """At whichever version the budget ends; behind it no step is taken."""
     run = simulate(served(admission, on="quadratic", cluster=UNEVEN, budget={"updates": updates}))

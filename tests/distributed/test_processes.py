@@ -27,6 +27,7 @@ from hetsim.coordination.plan import Plan
 from hetsim.coordination.state import State
 from hetsim.distributed import Processes
 from hetsim.distributed.communication.wire import decoded, encoded
+from hetsim.distributed.environment import wait_less_for_names
 from hetsim.effects import AllReduce, Batch, Commit, Gather, Gradient, Node, Now, Program, Start, Wait
 from hetsim.errors import RunFailed
 from hetsim.vector import Phantom, nbytes
@@ -314,6 +315,36 @@ def test_what_was_started_goes_on_while_the_program_computes() -> None:
 
     assert len(took) == NUM_TRIES
     assert min(took) == pytest.approx(0.04, abs=0.003)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AsksForNames(Coordination):
+    """An SSGD without gradients, each of whose ranks checks how long it would wait for a name server."""
+
+    needs_server: ClassVar[bool] = False
+
+    def program(self, node: Node, plan: Plan, state: State) -> Program[None]:
+        """Commit once, or say what is wrong."""
+        if os.environ.get("RES_OPTIONS") != "timeout:1":
+            raise RunFailed(f"rank {node.rank} waits for {os.environ.get('RES_OPTIONS')}")
+        yield from Commit(1, state.evolve(version=1))
+
+
+def test_a_lost_answer_of_a_name_server_delays_no_start_by_five_seconds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """torch's store asks for the name of each client's address. What the user has set is left alone, and the user's process, too."""
+    monkeypatch.delenv("RES_OPTIONS", raising=False)
+    made = experiment("method=ssgd", "workload=quadratic", cluster=QUICK, batch_size=48, budget={"updates": 1})
+    policies = {axis: getattr(made.coordination, axis) for axis in AXES}
+    made = replace(made, coordination=AsksForNames(**policies))
+
+    summary = Processes(emulate="none").run(made, tmp_path, "")
+
+    assert summary is not None
+    assert summary["num_updates"] == 1
+    assert "RES_OPTIONS" not in os.environ
+    monkeypatch.setenv("RES_OPTIONS", "timeout:9")
+    wait_less_for_names()
+    assert os.environ["RES_OPTIONS"] == "timeout:9"
 
 
 def test_headers_keep_numbers_and_ranges() -> None:

@@ -130,7 +130,7 @@ def test_who_ends_its_epoch_before_others_have_begun_waits_for_them(name: str):
 @pytest.mark.parametrize("budget", [{"epochs": 3.37}, {"epochs": 0.02}, {"updates": 9}, {"seconds": 0.05}], ids=str)
 @pytest.mark.parametrize("epochs", ["independent", "aligned"])
 @EVERY_METHOD
-@pytest.mark.sampled(25)
+@pytest.mark.sampled(14)
 def test_each_position_of_each_pool_is_handed_out_once_and_to_its_owner(name: str, epochs: str, budget: dict[str, Any]):
     """Up to the pool's cursor, whatever ends the run; what is in flight is what is held, or held back."""
     if epochs == "aligned" and name in HANDS_OUT_AHEAD:
@@ -163,7 +163,7 @@ def held_back(state: Any) -> list[Batch]:
 
 @pytest.mark.parametrize("epochs", ["independent", "aligned"])
 @EVERY_METHOD
-@pytest.mark.sampled(26)
+@pytest.mark.sampled(14)
 def test_a_lost_range_waits_for_the_owner_of_its_pool(name: str, epochs: str):
     """A worker crashes and comes back, another joins late: every position of each pool up to its cursor is applied once."""
     if epochs == "aligned" and name in HANDS_OUT_AHEAD:
@@ -225,7 +225,7 @@ def test_nobody_begins_an_epoch_before_all_have_ended_the_one_before(name: str, 
 
 @pytest.mark.parametrize("epochs", ["independent", "aligned"])
 @EVERY_METHOD
-@pytest.mark.sampled(26)
+@pytest.mark.sampled(14)
 def test_a_run_that_is_resumed_loses_and_repeats_no_position(name: str, epochs: str):
     """From every third version: the parts before and after the stop cover each pool once."""
     if name in DROPS or (epochs == "aligned" and name in HANDS_OUT_AHEAD):

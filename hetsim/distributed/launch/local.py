@@ -32,8 +32,8 @@ from hetsim.runtime.checkpointing import StopRequest
 from hetsim.runtime.experiment import Experiment
 from hetsim.runtime.temporary import own_multiprocessings_folder
 
-PRELOAD = ["torch", "hetsim.config.build", "hetsim.distributed.launch.process"]
-"""Modules whose import would take seconds in each process."""
+PRELOAD = ["torch", "pyarrow", "hetsim.config.build", "hetsim.distributed.launch.process"]
+"""Modules whose import would take long in each process."""
 
 NO_FORKSERVER = "the process that forks one for each rank was killed, perhaps for lack of memory: the run is lost"
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from hetsim.distributed.environment import Launched, RankStart
+from hetsim.distributed.environment import Launched, RankStart, wait_less_for_names
 from hetsim.distributed.launch.announcement import announce, client, client_of_run, run_store
 from hetsim.distributed.launch.failure_report import CONSEQUENCE, leave_reason
 from hetsim.distributed.launch.participation import take_part, take_part_elastically
@@ -40,6 +40,7 @@ _runs = itertools.count()
 
 def join(experiment: Experiment, folder: Path, config: str, settings: Settings, here: Launched) -> dict[str, Any] | None:
     """Take part in a run, in a process of a launcher. Each of several runs has its own prefix in the store."""
+    wait_less_for_names()
     with stop_of(experiment) as stop:
         return _join(experiment, folder, config, settings, here, stop)
 
@@ -99,6 +100,7 @@ def child(experiment: Experiment, folder: Path, config: str, settings: Settings,
     An error is reported with an order: the lower, the nearer to its cause.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets Ctrl-C, too, and ends this process
+    wait_less_for_names()
     with stop_of(experiment) as stop:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})  # which this process was started with
         with contextlib.suppress(BrokenPipeError):  # the parent has been killed

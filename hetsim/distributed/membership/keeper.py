@@ -21,6 +21,7 @@ from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 from hetsim import checks
+from hetsim.distributed.environment import wait_less_for_names
 from hetsim.distributed.membership.peers import MAX_RANKS, later, listed, moment, of_peer, rank_number, text
 from hetsim.distributed.pacing.padding import clock
 from hetsim.runtime.checkpointing import StopRequest
@@ -279,6 +280,7 @@ def keep(listening: socket.socket, pipe: Connection, run: SurvivingRun) -> None:
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher gets Ctrl-C, too, and ends this process
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # torch's store complains of each client that is killed; errors go by the pipe
+    wait_less_for_names()
     port = listening.getsockname()[1]
     store = dist.TCPStore(  # type: ignore[attr-defined]
         "127.0.0.1", port, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach()
