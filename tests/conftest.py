@@ -18,6 +18,7 @@ import forked
 import numpy as np
 import pytest
 import running
+import worlds
 from hypothesis import settings
 from omegaconf import OmegaConf
 from realtime import pytest_runtest_protocol as pytest_runtest_protocol
@@ -56,6 +57,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     _sample(items)
 
 
+def pytest_sessionfinish() -> None:
+    """Look once for what no test has closed: pytest would look at all objects five times."""
+    gc.collect()
+    gc.freeze()
+
+
 def _sample(items: list[pytest.Item]) -> None:
     """Mark all but `n` cases of each test with the marker `sampled(n)` as long: the first, the last, and cases evenly between them."""
     cases: dict[str, list[pytest.Item]] = {}
@@ -88,6 +95,14 @@ def _load_once(file: Any) -> Any:
 
 
 OmegaConf.load = staticmethod(_load_once)  # type: ignore[method-assign]
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _share_configs(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """With the other test processes of this call of pytest, if there are any."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        worlds.SHARED = tmp_path_factory.getbasetemp().parent / "configs"
+        worlds.SHARED.mkdir(exist_ok=True)
 
 
 @pytest.fixture(autouse=True)

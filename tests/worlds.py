@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import pickle
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -60,11 +63,23 @@ def method(coordination: str, allocation: str, *choices: str, **keys: Any) -> Ex
     return experiment(*COORDINATIONS[coordination], f"allocation={allocation}", *choices, **ALLOCATIONS[allocation], **keys)
 
 
+SHARED: Path | None = None
+"""The folder of configs that test processes share."""
+
+
 @cache
 def by_hydra(*choices: str) -> DictConfig:
-    """The config that Hydra composes from these overrides."""
+    """The config that Hydra composes from these overrides. Test processes that run at the same time share what they have composed."""
+    file = None if SHARED is None else SHARED / hashlib.sha256(repr(choices).encode()).hexdigest()
+    if file is not None and file.exists():
+        return pickle.loads(file.read_bytes())
     with initialize_config_dir(version_base="1.3", config_dir=str(configs())):
-        return compose("config", overrides=list(choices))
+        config = compose("config", overrides=list(choices))
+    if file is not None:
+        own = file.with_name(f"{file.name}.{os.getpid()}")
+        own.write_bytes(pickle.dumps(config))
+        own.replace(file)
+    return config
 
 
 @cache

@@ -44,13 +44,15 @@ CALLS: dict[str, Callable[[int, torch.Tensor], Any]] = {
 
 
 def waits(rank: int) -> dict[str, Any]:
-    """Rank 1 comes late to a call before each backward: whether rank 0 waited then, by its window; and what torch's methods are."""
-    before, found = torchs(), dict[str, Any]()
+    """Rank 1 comes after rank 0 to a call before each backward: whether rank 0 waited then, by its window; and what torch's methods are."""
+    before, found, store = torchs(), dict[str, Any](), dist.distributed_c10d._get_default_store()
     team = Team(28)
     model, steps = team.wrap(DDP(mlp())), iter(team.loader(Samples(28 * 8)))
     for name, call in {**CALLS, "own": None}.items():
         x, y, _ = next(steps)
         loss = mse_loss(model(x), y)
+        if rank == 0:
+            store.set(f"rank 0 comes to {name}", "")
         here = time.perf_counter()
         late = torch.tensor([0.0], dtype=torch.float64)
         if call is None:
@@ -58,6 +60,7 @@ def waits(rank: int) -> dict[str, Any]:
                 late += time.perf_counter()
         else:
             if rank == 1:
+                store.wait([f"rank 0 comes to {name}"])
                 time.sleep(0.01)
                 late += time.perf_counter()
             call(rank, late)

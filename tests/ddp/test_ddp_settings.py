@@ -28,6 +28,7 @@ def found() -> list[dict]:
 
 
 @pytest.mark.slow
+@pytest.mark.realtime
 @pytest.mark.parametrize("call", [*CALLS, "own"])
 def test_a_call_that_waits_for_another_rank_is_no_work(found, call: str):
     """From when rank 0 was there until rank 1 was: collectives at once and later, one to one, and what the script says."""
