@@ -22,6 +22,8 @@ from hetsim.workloads.flat_model import FlatModel
 from hetsim.workloads.own.task import OwnTask
 from hetsim.workloads.task import Task
 
+pytestmark = pytest.mark.slow
+
 MODELS = {
     "mlp": ("workload=digits",),
     "lenet": (

@@ -29,6 +29,7 @@ def rounds(
     return seen
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.sampled_from([0.0, 0.5, 1.0, 1.5, 2.0, 7.0]), min_size=1, max_size=4),
     st.integers(1, 6),
