@@ -26,9 +26,9 @@ PORTS = range(20000, 30000)
 
 
 def wait_less_for_names() -> None:
-    """Let this process wait for a second, not for five, until it asks a name server again; unless RES_OPTIONS is set.
+    """Let this process ask a name server again after one second, instead of five. A RES_OPTIONS that is set stays.
 
-    torch's store asks for the name of each address that connects to it, also of 127.0.0.1, and a lost answer would delay the run's start.
+    torch's store asks for the name of each address that connects to it, also of 127.0.0.1. A lost answer delays the run's start.
     """
     os.environ.setdefault("RES_OPTIONS", "timeout:1")
 

@@ -56,7 +56,7 @@ def test_a_calibrated_cluster_is_read_by_both_backends(
     )
     assert "hetsim-calibrate" in file.with_suffix(".html").read_text(encoding="utf-8")
 
-    for kind in ("alone", "first"):
+    for kind in ("alone", "first", "gather"):
         assert [bool(measured.of(0, kind)) for measured in found] == [True, False], kind
     firsts = [reading.size for reading in found[0].of(0, "first")]
     assert len(set(firsts)) == len(firsts) > 1
