@@ -48,13 +48,32 @@ FIRST = (
 """The files that take longest: none of them is to begin when the other test processes are about to end."""
 
 
+FOLDER = Path(__file__).parent
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let each test process begin to collect elsewhere: it prepares those files' asserts, and reads what the others have prepared."""
+    if [Path(each).resolve() for each in config.args] != [FOLDER] or "PYTEST_XDIST_WORKER" not in os.environ:
+        return
+    parts = sorted(path for path in FOLDER.iterdir() if path.is_dir() or path.match("test_*.py"))
+    sizes = np.cumsum([sum(file.stat().st_size for file in (part.rglob("*.py") if part.is_dir() else (part,))) for part in parts])
+    share = int(os.environ["PYTEST_XDIST_WORKER"].removeprefix("gw")) / int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+    begin = np.searchsorted(sizes, share * sizes[-1])
+    config.args[:] = map(str, parts[begin:] + parts[:begin])
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """In the order of `FIRST`, and then of their names."""
-    folder = Path(__file__).parent
-    places = {folder / name: place for place, name in enumerate(FIRST)}
-    items.sort(key=lambda item: places.get(item.path, len(places)))
+    places = {FOLDER / name: place for place, name in enumerate(FIRST)}
+    items.sort(key=lambda item: (places.get(item.path, len(places)), item.path))
     _sample(items)
+
+
+def pytest_collection_finish() -> None:
+    """Leave the modules and the tests out of all later collections."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_sessionfinish() -> None:

@@ -502,6 +502,7 @@ def test_a_timing_only_run_imports_neither_torch_nor_scipy_stats(tmp_path: Path,
     assert ("simpy" in loaded) == (world == "hetsim.sim.world")
 
 
+@pytest.mark.slow
 def test_the_command_imports_neither_a_world_nor_a_launcher_before_it_needs_one():
     """So `hetsim --help`, and a run of the other world, do not wait for them."""
     loaded = modules_after("import hetsim.cli.main")

@@ -120,6 +120,7 @@ def test_memory_bounds_the_samples_where_largest_batches_are_known() -> None:
     assert catalogue.times(["t4"], "yolov3")[0].max_samples is None
 
 
+@pytest.mark.slow
 def test_the_catalogue_imports_no_torch() -> None:
     """It answers quickly."""
     program = "import sys; from hetsim.catalogue.times import Choice; from hetsim.catalogue.tables import shipped; "

@@ -72,6 +72,7 @@ print("scipy.stats" in sys.modules)
 """
 
 
+@pytest.mark.slow
 def test_the_common_laws_are_drawn_without_scipy():
     """Which takes half a second to import; any other law imports it. Torch is not needed for times at all."""
     said = subprocess.run([sys.executable, "-c", IMPORTS], check=True, capture_output=True, text=True)

@@ -258,6 +258,7 @@ def test_a_thread_and_those_that_it_starts_are_capped_together() -> None:
     cap.remove()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("permitted")
 def test_a_group_that_a_dead_process_left_is_removed_at_the_next_start() -> None:
     """Killed by -9, nobody could do it."""

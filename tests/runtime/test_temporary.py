@@ -96,6 +96,7 @@ def test_the_folder_of_another_user_stays(place: Path, monkeypatch: pytest.Monke
     assert folder.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", [75, 76])
 def test_a_long_path_is_one_sentence_where_sockets_would_not_fit(length: int) -> None:
     """Of 108 bytes of a path, the last one is a zero, and multiprocessing adds 32 to that of the folder for temporary files."""

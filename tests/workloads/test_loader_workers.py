@@ -106,6 +106,7 @@ def seen(task: OwnTask) -> list[Any]:
     return [*found, task.evaluate(task.initial())]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [pytest.param(kind, marks=[pytest.mark.long] * (kind in ("tuples", "lists"))) for kind in KINDS])
 @pytest.mark.sampled(1)
 def test_samples_are_those_that_the_rank_would_have_read(kind: str, module: Callable[[str], str]) -> None:
@@ -115,6 +116,7 @@ def test_samples_are_those_that_the_rank_would_have_read(kind: str, module: Call
         assert seen(helped) == seen(alone)
 
 
+@pytest.mark.slow
 def test_a_run_with_workers_is_the_run_without(module: Callable[[str], str]) -> None:
     """Several simulated ranks share one task, and its workers."""
     name = module(DRAWING)
@@ -124,6 +126,7 @@ def test_a_run_with_workers_is_the_run_without(module: Callable[[str], str]) -> 
     runs[1].simulation.task.close()
 
 
+@pytest.mark.slow
 def test_the_next_batch_is_read_while_this_one_is_computed(module: Callable[[str], str], monkeypatch: pytest.MonkeyPatch) -> None:
     """In a thread that waits for the workers, once batches are at a stride."""
     threads: list[str] = []
@@ -162,6 +165,7 @@ def all_end(processes: list[int], *, within: float = 60) -> bool:
     return not any(map(lives, processes))
 
 
+@pytest.mark.slow
 def test_a_closed_task_has_no_processes(module: Callable[[str], str]) -> None:
     """Nor has one that nobody holds any more, or that could not be made."""
     with loaded(module(DRAWING), loader_workers=2) as task:
@@ -238,6 +242,7 @@ def test_workers_end_with_a_rank_that_is_killed(busy: bool, tmp_path: Path, modu
     assert all_end(processes)
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_is_one_sentence(module: Callable[[str], str]) -> None:
     """That says how it ended."""
     with loaded(module(DRAWING), loader_workers=2) as task:
@@ -276,6 +281,7 @@ def test_what_a_sample_raises_is_the_sentence_that_it_was(
         assert said[0] == said[1]
 
 
+@pytest.mark.slow
 def test_the_traceback_survives_the_way_between_the_processes(module: Callable[[str], str]) -> None:
     """For hydra.verbose=true."""
     with pytest.raises(ValueError, match=r"train\[…\] failed with AssertionError") as failed:
@@ -284,6 +290,7 @@ def test_the_traceback_survives_the_way_between_the_processes(module: Callable[[
     assert any("assert index < 0" in note for note in failed.value.__notes__)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "count", "sentence"),
     [
@@ -306,6 +313,7 @@ def test_what_is_wrong_is_one_sentence(change: tuple[str, str], count: Any, sent
         own(module(DRAWING.replace(*change, 1)), loader_workers=count).load()
 
 
+@pytest.mark.slow
 def test_workers_with_nothing_to_do_are_refused(module: Callable[[str], str]) -> None:
     """Tensors are read by index."""
     with pytest.raises(
