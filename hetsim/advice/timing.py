@@ -18,14 +18,17 @@ from hetsim.advice.question import Question
 from hetsim.advice.simulated import Outcome
 from hetsim.advice.subsets import Subsets, classes, neighbours, subsets
 from hetsim.advice.variants import Variant
+from hetsim.cluster.changing import seconds_of_changes
 from hetsim.cluster.changing_links import changes
 from hetsim.config.methods import FAMILIES
 from hetsim.workloads.task import BYTES
 
 STEPS = 20_000
-"""The number of gradients of a simulated run, which has 20 to 300 global batches."""
-QUICK = 60
-"""The number of global batches of a run without noise, whose steps soon repeat."""
+"""The number of gradients of a simulated run."""
+WARM_UP = 25
+"""The number of global batches before a run's rate is measured: methods with a delay warm up for 20 updates, `optperf` probes for 10."""
+LEAST, QUICK, MOST = 50, 60, 300
+"""The numbers of global batches of a simulated run: at least, without noise, because steps soon repeat, and at most, with noise."""
 SEEDS = 3
 """The number of seeds for reported candidates. One seed is enough to select them."""
 POINTS = 50
@@ -75,16 +78,42 @@ class Timing:
     found: dict[Candidate, Timed] = field(default_factory=dict)
     """All candidates that were timed, with one run each."""
     left: list[str] = field(default_factory=list)
-    """Sentences on candidates that were not tried."""
+    """Sentences on candidates that were not tried, and on what the times leave out."""
+    batches: int = 0
+    """The number of global batches of a simulated run."""
+
+    def __post_init__(self) -> None:
+        """Choose the usual number of batches."""
+        self.batches = min(MOST if self.seeds > 1 else QUICK, max(LEAST, STEPS // self.question.experiment.num_workers))
 
     @property
     def seeds(self) -> int:
-        """The number of runs for a reported time: one for GPUs of the catalogue without the user's own noise."""
-        nodes = self.question.experiment.cluster.nodes
-        return 1 if self.question.named is not None and not any(node.noise or node.slow_spells for node in nodes) else SEEDS
+        """The number of runs for a reported time: one for GPUs of the catalogue without the user's own noise and faults."""
+        cluster = self.question.experiment.cluster
+        random = bool(cluster.faults.nodes) or any(node.noise or node.slow_spells for node in cluster.nodes)
+        return 1 if self.question.named is not None and not random else SEEDS
 
     def baseline(self) -> Timed:
-        """The time of equal batches. Raises ValueError if they cannot be simulated."""
+        """The time of equal batches. Raises ValueError if they cannot be simulated.
+
+        If the cluster changes later than in a usual run, this run and those of the candidates are longer.
+        """
+        even = self._even()
+        lasting = seconds_of_changes(self.question.experiment.cluster)
+        if lasting and even.outcome.numbers["seconds"] < min(lasting, even.mean):
+            made = self.question.experiment
+            whole = math.ceil(self.question.epochs * self.sizes[1] / made.batch_size)
+            needed = min(whole, lasting / even.outcome.numbers["seconds"] * self.batches)
+            self.batches = max(self.batches, math.ceil(min(needed, STEPS / made.num_workers)))
+            even = self._even()
+            if self.batches < needed:
+                self.left.append(
+                    f"the cluster changes over time, and each candidate was simulated for about {even.outcome.numbers['seconds']:.3g} s "
+                    "only: if the cluster changes later, these times are wrong, so simulate the best candidates with hetsim"
+                )
+        return even
+
+    def _even(self) -> Timed:
         first = baseline()
         found = self.times([first], seeds=self.seeds)
         if not found:
@@ -204,16 +233,21 @@ class Timing:
         return timed
 
     def _seconds(self, outcome: Outcome) -> float:
-        """The seconds of the whole training, from the end of a shorter run, in which fast nodes wait for slow nodes' unfinished work."""
-        steady, whole = outcome.seconds_at(BEFORE_THE_END * outcome.applied[-1]) / BEFORE_THE_END, float(outcome.numbers["seconds"])
-        longer = self.question.epochs * self.sizes[1] / outcome.applied[-1]
-        return longer * steady + (whole - steady) + float(outcome.numbers["profile_seconds"])
+        """The seconds of the whole training, from the rate in a shorter run.
+
+        The rate is that after the warm-up, and before the end, when fast nodes wait for slow nodes' unfinished work.
+        """
+        samples = outcome.applied[-1]
+        begin = min(0.5, WARM_UP * self.question.experiment.batch_size / samples)
+        warm, late = (outcome.seconds_at(share * samples) for share in (begin, BEFORE_THE_END))
+        longer = self.question.epochs * self.sizes[1] / samples - 1
+        further = longer * (late - warm) / (BEFORE_THE_END - begin)
+        return float(outcome.numbers["seconds"]) + further + float(outcome.numbers["profile_seconds"])
 
     def _words(self) -> list[str]:
-        """The budget: as many epochs as will be trained, of a smaller data set if these are many steps. Some methods split by epoch."""
-        made, epochs = self.question.experiment, self.question.epochs
-        batches = min(300 if self.seeds > 1 else QUICK, max(20, STEPS // made.num_workers))
-        samples = min(self.sizes[1], max(made.batch_size, math.ceil(batches * made.batch_size / epochs)))
+        """The budget: as many epochs as will be trained, each of fewer whole batches if these are many steps. Some methods split by epoch."""
+        epochs = self.question.epochs
+        samples = min(self.sizes[1], math.ceil(self.batches / epochs) * self.question.experiment.batch_size)
         return [
             *self.question.words_of_timing,
             *("backend=sim", "workload=phantom", f"workload.num_parameters={self.sizes[0]}", f"workload.num_samples={samples}"),

@@ -73,19 +73,23 @@ def test_working_threads_are_those_that_somebody_has_named() -> None:
 
 
 def test_what_helpers_use_is_no_work_of_the_process() -> None:
-    """Beside the thread that computes nobody works here, so its CPU-seconds are the process's, in each short part of the work, too."""
+    """Beside the thread that computes nobody works here, so its CPU-seconds are the process's, also in short parts of the work.
+
+    Now and then, pytest-xdist's thread does work for a message.
+    """
     values = torch.ones(20 * LARGE)
     threads = clocks_of_working_threads()
     began, everything = Meter.read(threads), time.process_time()
-    before = began
+    before, num_equal = began, 0
     for _ in range(20):
         values.add_(1)
         now = Meter.read(threads)
         took = now.since(before)
-        assert took.process == pytest.approx(took.thread, rel=0.2)
+        num_equal += took.process == pytest.approx(took.thread, rel=0.2)
         before = now
     took = now.since(began)
 
+    assert num_equal >= 15
     assert cpu_seconds(~1 << 3 | PER_THREAD) == 0.0  # no thread of this process has this number
     assert time.process_time() - everything > 1.1 * took.process
 

@@ -1,0 +1,120 @@
+"""The advice simulates the beginning of a training. Its seconds are those of the whole training, also where later steps take another time."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+from here import Here
+
+from hetsim.advice.advice import Advice, advice
+from hetsim.advice.question import asked
+from hetsim.advice.simulated import experiment, simulated
+from hetsim.cluster.changing import CYCLES, seconds_of_changes
+
+SLOW, FAST = "seconds_per_sample: 5e-3, overhead_seconds: 3e-2", "seconds_per_sample: 1e-3, overhead_seconds: 5e-3"
+TRAINING = ("workload=phantom", "workload.num_samples=10000", "budget.epochs=10", "batch_size=64")
+"""1,563 updates of about 0.06 s: five times as many as an advice simulates."""
+LATE, EARLY = "0,1\n50,4\n", "0,4\n5,1\n"
+
+
+def words_of(*, last: str = FAST, more: str = "", folder: Path, factors: str = LATE) -> list[str]:
+    """The arguments of an advice on four nodes. The last one has other keys, which may name the file of its slowdown."""
+    file = folder / "factors.csv"
+    file.write_text(f"seconds,factor\n{factors}")
+    nodes = f"cluster.nodes=[{{count: 3, {FAST}}}, {{count: 1, {last}{more.replace('FILE', str(file))}}}]"
+    return ["cluster=mixed4", nodes, "cluster.network={latency_seconds: 1e-4, bytes_per_second: 125e6}", *TRAINING]
+
+
+def advised(*words: str) -> Advice:
+    """By time alone."""
+    return advice(asked([*words, "timing"], None), Here(), lambda _: None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("candidate", "keys"),
+    [
+        (("method=ddp", "allocation=even"), {}),
+        (("method=ddp", "allocation=optperf"), {"last": SLOW}),  # which probes in the first ten updates
+        (("method=ddp", "allocation=lb_bsp"), {"last": SLOW}),  # which moves samples one after the other
+        (("method=pipe_sgd", "allocation=even"), {}),  # which warms up for 20 updates
+        (("method=ddp", "allocation=even"), {"more": ", slowdown: FILE"}),
+        (("method=ddp", "allocation=even"), {"more": ", slowdown: FILE", "factors": EARLY}),
+        (("method=ddp", "allocation=even"), {"more": ", slowdown: FILE, slowdown_period_seconds: 20", "factors": EARLY}),
+        (("method=ddp", "allocation=dbs"), {"more": ", slowdown: FILE"}),
+        (("method=asgd", "allocation=even"), {"more": ", link_slowdown: FILE"}),
+    ],
+    ids=str,
+)
+def test_the_seconds_are_those_of_the_whole_training(candidate: tuple[str, str], keys: dict[str, str], tmp_path: Path) -> None:
+    words = words_of(**keys, folder=tmp_path)
+    row = next(iter(advised(*words, *candidate).rows))
+    out = [f"++cluster.leave_out={[*row.candidate.leave_out]}"] if row.candidate.leave_out else []
+    weighting = [] if candidate[1] == "allocation=even" else ["weighting=per_sample"]
+
+    whole = simulated([*words, *candidate, *weighting, *out, "backend=sim"], None).numbers
+
+    assert row.seconds.mean == pytest.approx(whole["seconds"] + whole["profile_seconds"], rel=0.005)
+
+
+@pytest.mark.slow
+def test_losses_of_nodes_count(tmp_path: Path) -> None:
+    """Each node is absent for a sixth of the time, in outages that are rarer than an advice's usual run is long."""
+    crash, repair = ("{distribution: expon, scale: %d}" % seconds for seconds in (25, 5))  # noqa: UP031
+    faults = f"schedule: [{{nodes: all, seconds_to_crash: {crash}, seconds_to_repair: {repair}}}]"
+    words = words_of(folder=tmp_path)
+
+    without = advised(*words, "method=ddp", "allocation=even")
+    found = advised(*words, f"+cluster.faults={{detection_seconds: 1, regroup_seconds: 1, {faults}}}", "method=ddp", "allocation=even")
+
+    assert found.baseline.seconds.mean > 1.1 * without.baseline.seconds.mean  # type: ignore[operator]
+    assert not any("changes over time" in remark for remark in found.remarks)
+
+
+@pytest.mark.slow
+def test_a_change_that_may_come_later_is_told(tmp_path: Path) -> None:
+    """Of many nodes fewer updates are simulated, here a fifth of the training."""
+    file = tmp_path / "late.csv"
+    file.write_text(f"seconds,factor\n{LATE}")
+    nodes = f"cluster.nodes=[{{count: 319, {FAST}}}, {{count: 1, {FAST}, slowdown: {file}}}]"
+    words = ["cluster=mixed4", nodes, "cluster.network={latency_seconds: 0, bytes_per_second: 1e300}", *TRAINING[:-1], "batch_size=320"]
+
+    found = advised(*words, "method=ddp", "allocation=even")
+
+    assert any(remark.startswith("the cluster changes over time, and each candidate was simulated for about") for remark in found.remarks)
+
+
+@pytest.mark.parametrize(
+    ("keys", "seconds"),
+    [
+        ("", 0.0),
+        (", slowdown: FILE", math.inf),
+        (", slowdown: FILE, slowdown_period_seconds: 60", 60.0 * CYCLES),
+        (", link_slowdown: FILE", math.inf),
+        (", link_slowdown: FILE, link_slowdown_period_seconds: 60", 60.0 * CYCLES),
+        (", slow_spells: {factor: 2, seconds_between: {distribution: uniform, scale: 20}, seconds_lasting: 1}", 11.0 * CYCLES),
+    ],
+)
+def test_a_run_must_be_so_long(keys: str, seconds: float, tmp_path: Path) -> None:
+    made = experiment([*words_of(more=keys, folder=tmp_path), "method=ddp"], None)
+
+    assert seconds_of_changes(made.cluster) == pytest.approx(seconds, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("faults", "seconds"),
+    [
+        ("schedule: [{nodes: [0], leave: 5}]", math.inf),
+        ("schedule: [{nodes: [0], seconds_to_crash: {distribution: expon, scale: 60}}]", math.inf),
+        (
+            "schedule: [{nodes: [0], seconds_to_crash: {distribution: uniform, scale: 60}, seconds_to_repair: {distribution: uniform}}]",
+            30.5 * CYCLES,
+        ),
+    ],
+)
+def test_faults_do_or_do_not_come_again(faults: str, seconds: float, tmp_path: Path) -> None:
+    made = experiment([*words_of(folder=tmp_path), f"+cluster.faults={{{faults}}}", "method=ddp"], None)
+
+    assert seconds_of_changes(made.cluster) == pytest.approx(seconds, rel=0.05)
