@@ -36,7 +36,9 @@ POINTS = 50
 BEFORE_THE_END = 0.9
 """The fraction of a run after which its rate is measured."""
 SLACK = 0.002
-"""A set of nodes is simulated if its bound is lower than its pool's best time by more than this fraction."""
+"""The fraction of the time that a set of nodes may save at least if it is simulated, and a split if a simpler one is not preferred."""
+SIMPLEST = (None, "even", "dbs")
+"""The splits of a method, the simplest first: as published, equal, by measured speed. Any other one is less simple."""
 AT_ONCE = 4
 """The number of sets of nodes that are simulated before the best time is checked again."""
 MOST_RUNS = 400
@@ -245,7 +247,7 @@ class Timing:
         return float(outcome.numbers["seconds"]) + further + float(outcome.numbers["profile_seconds"])
 
     def _words(self) -> list[str]:
-        """The budget: as many epochs as will be trained, each of fewer whole batches if these are many steps. Some methods split by epoch."""
+        """The budget: as many epochs as will be trained, each of fewer batches if these are many steps. Some methods split by epoch."""
         epochs = self.question.epochs
         samples = min(self.sizes[1], math.ceil(self.batches / epochs) * self.question.experiment.batch_size)
         return [
@@ -268,5 +270,17 @@ def _representatives(found: Sequence[Timed]) -> list[Timed]:
 
 
 def ranked(timed: Sequence[Timed]) -> list[Timed]:
-    """The candidates, the fastest first."""
-    return sorted(timed, key=lambda each: each.mean)
+    """The candidates, the fastest first. If splits of a method take the same time but for `SLACK`, the simplest one comes first."""
+    fastest: dict[tuple[str, tuple[int, ...]], float] = {}
+    for each in timed:
+        its = (each.candidate.method.name, each.candidate.leave_out)
+        fastest[its] = min(each.mean, fastest.get(its, math.inf))
+
+    def key(each: Timed) -> tuple[float, int, float]:
+        least = fastest[each.candidate.method.name, each.candidate.leave_out]
+        if each.mean > (1 + SLACK) * least:
+            return each.mean, 0, each.mean
+        split = each.candidate.allocation
+        return least, SIMPLEST.index(split) if split in SIMPLEST else len(SIMPLEST), each.mean
+
+    return sorted(timed, key=key)
