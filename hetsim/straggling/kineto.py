@@ -30,6 +30,8 @@ MAX_FILES = 4096
 STEP = re.compile(r"ProfilerStep#(\d{1,9})")
 COLLECTIVE = re.compile(r"(gloo|nccl|mpi|ucc|xccl):(?!(send|recv))\w*")
 KERNEL = re.compile(r"nccl\w*(AllReduce|ReduceScatter|AllGather|Broadcast|Reduce)", re.IGNORECASE)
+SHOWN = 8
+"""The number of missing ranks that an error lists."""
 REMEDY = "give the files that torch.profiler wrote, one for each rank"
 MICRO = 1e-6
 UNIT = 1024
@@ -73,6 +75,9 @@ def read_profiles(paths: Sequence[Path], source: str) -> Job:
             raise ValueError(f"{first.path} is of {first.num_ranks} ranks and {file.path} of {file.num_ranks}: give the files of one job")
         if file.first > first.last or first.first > file.last:
             raise ValueError(f"{first.path} and {file.path} are of different times: give the files of one job, whose steps coincide")
+    if missing := sorted(set(range(first.num_ranks)) - {file.rank for file in files}):
+        few = f"{', '.join(map(str, missing[:SHOWN]))}{', …' if len(missing) > SHOWN else ''}"
+        raise ValueError(f"{source} is of {first.num_ranks} ranks and has no file of rank {few}: {REMEDY}")
     numbers = sorted(set.intersection(*(set(file.steps) for file in files)))
     check_size(source, len(files), len(numbers))
     own, waiting = (np.array([[file.steps[number][column] for number in numbers] for file in files]) for column in (0, 1))
