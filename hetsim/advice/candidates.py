@@ -76,12 +76,12 @@ class Candidate:
         return replace(self, factor=factor)
 
 
-def baseline() -> Candidate:
-    """Plain DDP: equal batches on all nodes."""
+def baseline(split: str | None = None) -> Candidate:
+    """Plain DDP: equal batches on all nodes. `split` is `Question.even`."""
     from hetsim.config.methods import read
     from hetsim.trust.shipped import configs
 
-    return Candidate(read(configs() / "method" / f"{BASELINE}.yaml"))
+    return Candidate(read(configs() / "method" / f"{BASELINE}.yaml"), split)
 
 
 def with_allocations(question: Question, of: Sequence[Candidate]) -> Iterator[Candidate]:

@@ -150,14 +150,14 @@ def more_than_time(question: Question) -> str:
     return "Ask without timing." if question.timing else "Ask again, with more time."
 
 
-def in_own_script(candidate: Candidate) -> str:
-    """How to train your own model with the candidate."""
+def in_own_script(candidate: Candidate, *, split: bool) -> str:
+    """How to train your own model with the candidate. `split`: whether its batches are unequal, perhaps by the question's own words."""
     if not candidate.synchronous:
         return "train with it: workload=own (docs/guide/own-workload.md)"
-    split = candidate.allocation or candidate.method.choices.get("allocation", "even")
-    if split == "even":
+    allocation = candidate.allocation or candidate.method.choices.get("allocation", "even")
+    if allocation == "even" and not split:
         return "train with it: your own DistributedDataParallel script on these nodes, or workload=own (docs/guide/own-workload.md)"
-    team = "Fixed(parts) by speed" if split == "static" else f'allocation="{split}"'
+    team = {"static": "Fixed(parts) by speed", "even": "this allocation"}.get(allocation, f'allocation="{allocation}"')
     return f"train with it: hetsim.ddp, with {team}, in your own DistributedDataParallel script (docs/guide/ddp.md)"
 
 

@@ -74,6 +74,11 @@ class Question:
         return any(name == key or name.startswith(f"{key}.") for name in map(key_of, self.words))
 
     @property
+    def even(self) -> str | None:
+        """The baseline's allocation if the arguments choose one for all candidates; else None."""
+        return "even" if self.typed("allocation") else None
+
+    @property
     def words_of_timing(self) -> list[str]:
         """The arguments that also apply to a run without a model. Its samples are divided equally, because they have no labels."""
         kept = [word for word in self.words if key_of(word).split(".")[0] not in WORKLOAD]

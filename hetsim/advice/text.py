@@ -89,7 +89,7 @@ def remarks(found: Advice) -> Iterator[str]:
     run = "run it" if found.trains else "rehearse it, padded and without a model"
     yield f"{run}: {checks.printable(found.recommended.command)}"
     if not found.trains:
-        yield in_own_script(found.recommended.candidate)
+        yield in_own_script(found.recommended.candidate, split=found.split is not None)
     if found.split is not None and found.split.script is not None:
         yield f"or with this split fixed, in rank order: {found.split.script}"
     if found.faster_still is not None:

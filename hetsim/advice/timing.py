@@ -116,7 +116,7 @@ class Timing:
         return even
 
     def _even(self) -> Timed:
-        first = baseline()
+        first = baseline(self.question.even)
         found = self.times([first], seeds=self.seeds)
         if not found:
             raise ValueError(self.refused.get(first.label, f"stopped {self.processes.progress.reason}, before plain DDP was simulated"))
@@ -130,7 +130,8 @@ class Timing:
             found += self._once(with_allocations(self.question, [each.candidate for each in found]))
             if not self.question.typed("cluster.leave_out") and self.question.experiment.num_workers > 1:
                 self._on_fewer(found)
-        return ranked([each for each in self.found.values() if each.candidate.method in self.question.methods])
+        asked = [each for each in self.found.values() if each.candidate.method in self.question.methods]
+        return ranked([each for each in asked if each.candidate.allocation is None or self.question.even is None])
 
     def _on_fewer(self, found: Sequence[Timed]) -> None:
         """Time sets of nodes: for the baseline, for all candidates that train alike, and for each family of methods."""
@@ -143,7 +144,7 @@ class Timing:
             )
         representatives = _representatives(found)
         pools = {
-            "plain DDP": self._once([baseline()]),
+            "plain DDP": self._once([baseline(self.question.even)]),
             "that train alike": [each for each in representatives if each.candidate.synchronous],
         }
         for family in FAMILIES:

@@ -91,7 +91,7 @@ class Training:
         question, epochs = self.question, self.question.epochs
         self.processes.progress.begin("training", UNITS)
         often = [f"budget.epochs={epochs:g}", f"evaluate_every_epochs={epochs / POINTS:.6g}", "stop_when_diverged=true"]
-        tried = self._trained([baseline().at(factor) for factor in self._factors()], often, self._seeds(SEEDS))
+        tried = self._trained([baseline(self.question.even).at(factor) for factor in self._factors()], often, self._seeds(SEEDS))
         if not tried:
             raise ValueError(next(iter(self.refused.values())))
         self.goal = question.goal or max((reachable(each) for each in tried), key=_hardness)

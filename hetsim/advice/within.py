@@ -23,7 +23,8 @@ def intervals(named: Named | None, timing: Timing, even: Candidate, timed: Seque
         return
     yield from map(str, named.times.values())
     if {each.candidate.method.name for each in timed} == {BASELINE}:
-        yield "ddp was tried with every split and on every set of GPUs: name other candidates by method=ssgd,dbs_sgd (hetsim-methods)"
+        tried = "with every split and " if even.allocation is None else ""
+        yield f"ddp was tried {tried}on every set of GPUs: name other candidates by method=ssgd,dbs_sgd (hetsim-methods)"
     unsure = {name: its for name, its in named.times.items() if its.error}
     alike = [each.candidate for each in timed if each.candidate.synchronous] or [each.candidate for each in timed]
     if not unsure or not alike:

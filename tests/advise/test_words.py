@@ -122,12 +122,13 @@ def test_the_recommended_command_is_before_the_fastest() -> None:
 
 
 def test_who_trains_as_ddp_does_is_pointed_to_a_script_of_ones_own() -> None:
-    said = {name: in_own_script(Candidate(METHODS[name])) for name in METHODS}
+    said = {name: in_own_script(Candidate(METHODS[name]), split=False) for name in METHODS}
 
     assert {name for name, line in said.items() if "DistributedDataParallel" in line} == {
         name for name in METHODS if Candidate(METHODS[name]).synchronous
     }
-    assert 'hetsim.ddp, with allocation="dbs", in your own' in in_own_script(Candidate(METHODS["ddp"], "dbs"))
+    assert 'hetsim.ddp, with allocation="dbs", in your own' in in_own_script(Candidate(METHODS["ddp"], "dbs"), split=True)
+    assert "hetsim.ddp, with this allocation, in your own" in in_own_script(Candidate(METHODS["ddp"]), split=True)
     assert "hetsim.ddp" not in said["ddp"]
 
 

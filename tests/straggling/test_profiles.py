@@ -106,8 +106,11 @@ REFUSED = {
     "a list": ((profile(0), []), "has no traceEvents"),
     "no rank": ((profile(0), changed(distributedInfo={"rank": "1"})), "does not say its rank"),
     "a rank that is none": ((profile(0), changed(distributedInfo={"rank": 7, "world_size": 2})), "does not say its rank"),
-    "a rank without a file": ((profile(1, num_ranks=3), profile(2, num_ranks=3)), "is of 3 ranks and has no file of rank 0: give the files"),
-    "many ranks without a file": ((profile(0, num_ranks=50), profile(9, num_ranks=50)), "no file of rank 1, 2, 3, 4, 5, 6, 7, 8, …: give"),
+    "a rank without a file": (
+        (profile(0, num_ranks=3), profile(1, num_ranks=3)),
+        "is of 3 ranks and has no file of rank 2: give",
+    ),
+    "many ranks without a file": ((profile(0, num_ranks=50), profile(1, num_ranks=50)), "no file of rank 2, 3, 4, 5, 6, 7, 8, 9, …: give"),
     "twice the same rank": ((profile(0), profile(0)), "are both of rank 0"),
     "other sizes": ((profile(0), profile(1, num_ranks=3)), "give the files of one job"),
     "other times": ((profile(0), profile(1, start=1e12)), "are of different times"),
