@@ -82,8 +82,11 @@ def _paths(loss: Any) -> Iterator[tuple[Output, Path]]:
             continue
         found = nodes.divisor_of(node)
         if found is not None and found.is_mean:  # further means are those of layers
-            if node.name().startswith("NllLoss"):
+            if node.name().startswith("NllLoss") or nodes.is_summed_loss(nodes.sum_under(node)):
                 yield within, (*divisors, found)
+        elif node.name().startswith("NllLoss") and nodes.is_summed_loss(node):
+            if not divisors:
+                yield within, (Divisor(1, nodes.sizes_of(node), is_mean=False, function=SUMMED),)
         elif not (isinstance(node, torch.autograd.function.BackwardCFunction) or nodes.is_sum(node)):
             path = divisors if found is None else (*divisors, found)
             waiting += [(each, path, within) for each, _ in node.next_functions if each is not None]

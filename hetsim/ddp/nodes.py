@@ -108,7 +108,7 @@ def function_of(node: Any, above: Sequence[Divisor]) -> Divisor | None:
         return batch_function(node)
     if name == "MulBackward":  # it may divide a sum
         function = PRODUCT
-    elif getattr(node, "_saved_reduction", None) == SUM and not above:
+    elif is_summed_loss(node) and not above:
         return Divisor(1, tuple(node._saved_self.shape), is_mean=False, function=SUMMED)
     elif name in FUNCTIONS:
         function = FUNCTIONS[name]
@@ -207,7 +207,12 @@ def sum_under(node: Any) -> Any:
     under = node.next_functions[0][0]
     while under is not None and under.name() in ("NegBackward0", "ToCopyBackward0"):
         under = under.next_functions[0][0]
-    return under if under is not None and is_sum(under) else None
+    return under if under is not None and (is_sum(under) or is_summed_loss(under)) else None
+
+
+def is_summed_loss(node: Any) -> bool:
+    """Whether the node is a loss function of torch with `reduction="sum"`."""
+    return getattr(node, "_saved_reduction", None) == SUM
 
 
 def signed(dim: int) -> int:

@@ -50,7 +50,7 @@ def by_time(*words: str) -> Advice:
 
 
 def test_plain_ddp_has_equal_batches_whatever_all_candidates_have() -> None:
-    """Of speeds 1 : 10 : 10 : 10, a split of 120 samples by speed takes 40 ms, and an equal one 300 ms. Measuring the speeds takes time, too."""
+    """Of speeds 1 : 10 : 10 : 10, a split of 120 samples by speed takes 40 ms, an equal one 300 ms. Measuring takes time, too."""
     found = by_time("method=ddp", "allocation=static")
 
     assert [row.candidate.allocation for row in found.rows] == [None]

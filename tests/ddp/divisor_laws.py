@@ -105,6 +105,9 @@ WRONG: dict[str, Loss] = {
     "smoothed labels": lambda o, p: F.cross_entropy(o, labels(o, p, ignored=True), label_smoothing=0.1),
     "weighted classes": lambda o, p: F.cross_entropy(o, labels(o, p), weight=torch.tensor([0.3, 1.0]).double()),
     "all but the last": lambda o, p: F.mse_loss(o[:-1], o[1:].detach() + 1),  # noqa: ARG005
+    "a summed loss by labels": lambda o, p: F.cross_entropy(o, labels(o, p, ignored=True), reduction="sum") / kept(p).sum(),
+    "a summed loss by a constant": lambda o, p: F.mse_loss(o, o.detach() + 1, reduction="sum") / 7.3,  # noqa: ARG005
+    "a summed loss by minus a constant": lambda o, p: -F.smooth_l1_loss(o, o.detach() + 1, reduction="sum") / 7.3,  # noqa: ARG005
     "and a right one": lambda o, p: errors(o, p)[kept(p)].mean() + errors(o, p).mean(),
 }
 NO_MEAN: dict[str, tuple[Loss, str]] = {
@@ -138,6 +141,7 @@ RIGHT: dict[str, Loss] = {
     "roots": lambda o, p: errors(o, p).sqrt().mean() + o.pow(2).mean(1).log().mean(),
     "roots, one by one": lambda o, p: sum((each.mean().sqrt() for each in (o - 1).pow(2)), torch.zeros(())) / len(p),
     "a sum by its number": lambda o, p: F.mse_loss(o, o.detach() + 1, reduction="sum") / len(p),
+    "a summed loss by its number": lambda o, p: F.cross_entropy(o, labels(o, p), reduction="sum") / len(p),
     "a sum by a factor": lambda o, p: F.mse_loss(o, o.detach() + 1, reduction="sum") * (0.5 / len(p)),
     "mean": lambda o, p: errors(o, p).mean(),
     "a mask of the batch": lambda o, p: (errors(o, p) * kept(p)).sum() / len(p),
@@ -285,9 +289,12 @@ def all_of_them() -> dict[str, Callable[[], Any]]:
     return {
         **{f"refused: {name}": partial(refused, loss) for name, loss in WRONG.items()},
         "refused: within the model": lambda: refused(WRONG["ignored labels"], within=True),
+        "refused: a summed loss within the model": lambda: refused(WRONG["a summed loss by labels"], within=True),
+        "refused: a sum within the model": lambda: refused(NO_MEAN["sum"][0], within=True),
         **{f"refused: {name}": partial(refused, loss) for name, (loss, _) in NO_MEAN.items()},
         **{f"right: {name}": partial(trained, loss) for name, loss in RIGHT.items()},
         "right: within the model": lambda: trained(RIGHT["classes"], within=True),
+        "right: a summed loss within the model": lambda: trained(RIGHT["a summed loss by its number"], within=True),
         "right: counted": lambda: trained(masked, count=True),
         "across: all_gather": across,
         "across: own all_gather": lambda: across(own=Gather.apply),

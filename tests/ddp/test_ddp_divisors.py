@@ -23,7 +23,7 @@ def found() -> list[dict[str, Any]]:
     return world(RANKS, laws)
 
 
-@pytest.mark.parametrize("loss", [*WRONG, "within the model"])
+@pytest.mark.parametrize("loss", [*WRONG, "within the model", "a summed loss within the model"])
 def test_a_mean_over_fewer_is_refused(found: list[dict[str, Any]], loss: str) -> None:
     """On every rank that leaves out samples, with both remedies."""
     for rank in range(RANKS):
@@ -39,7 +39,12 @@ def test_a_loss_that_no_weight_makes_right_is_refused(found: list[dict[str, Any]
         assert NO_MEAN[loss][1] in result(found, f"refused: {loss}", rank)
 
 
-@pytest.mark.parametrize("loss", [*RIGHT, "within the model", "counted"])
+def test_a_sum_within_the_model_is_refused(found: list[dict[str, Any]]) -> None:
+    for rank in range(RANKS):
+        assert NO_MEAN["sum"][1] in result(found, "refused: a sum within the model", rank)
+
+
+@pytest.mark.parametrize("loss", [*RIGHT, "within the model", "a summed loss within the model", "counted"])
 def test_a_loss_that_is_divided_by_the_batch_has_the_serial_gradient(found: list[dict[str, Any]], loss: str) -> None:
     """Also with gradients that are zero, and with divisors that the graph does not show."""
     for rank in range(RANKS):
