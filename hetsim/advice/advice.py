@@ -10,7 +10,7 @@ from pathlib import Path
 from hetsim import checks
 from hetsim.advice.answers import Answers
 from hetsim.advice.candidates import Candidate
-from hetsim.advice.decision import all_nodes, assumed, more_than_time, parts, what_to_do, why
+from hetsim.advice.decision import all_nodes, assumed, more_than_time, parts, unmeasured, what_to_do, why
 from hetsim.advice.processes import Processes
 from hetsim.advice.progress import Progress, StoppedEarly
 from hetsim.advice.question import BASELINE, Question
@@ -266,6 +266,10 @@ def _advice(
     recommended = _recommended(best, alike[0], even, goal)
     if error is not None and recommended.gain.mean is not None and CLEARLY <= recommended.gain.mean < 1 + error:
         remarks.append(f"{recommended.gain.mean:.3g} times is less than how far each prediction may be off: run both before you decide")
+    if (few := unmeasured(made.cluster, *((each.candidate, each.batch_sizes) for each in (recommended, even)))) is not None:
+        remarks.append(few)
+    if made.cluster.calibrated is not None and (doubts := made.cluster.calibrated.doubtful) is not None:
+        remarks.insert(0, doubts)
     sentence = _sentence(question, recommended, timed_even, timed, goal)
     if (faster := _faster_still(best, recommended)) is not None:
         sentence += f" {faster.candidate.label} is faster still, {faster.gain.mean:.3g} times, but trains differently."

@@ -143,6 +143,24 @@ def assumed(question: Question) -> Iterator[str]:
         )
 
 
+def unmeasured(cluster: Cluster, *candidates: tuple[Candidate, Sequence[int]]) -> str | None:
+    """A sentence on nodes whose samples in a candidate, in rank order, are fewer than in any measured batch; None if there are none."""
+    few: dict[int, int] = {}
+    for candidate, batch_sizes in candidates:
+        used = [rank for rank in range(len(cluster.nodes)) if rank not in candidate.leave_out]
+        for rank, samples in zip(used, batch_sizes, strict=False):
+            table = cluster.nodes[rank].table
+            if table and 0 < samples < table[0][0]:
+                few[rank] = min(samples, few.get(rank, samples))
+    if not few:
+        return None
+    least = {cluster.nodes[rank].table[0][0] for rank in few}
+    return (
+        f"{numbered('node', sorted(few))} would take as few as {min(few.values())} samples, fewer than measured "
+        f"({' and '.join(map(str, sorted(least)))}): hetsim assumes that a smaller batch takes as long as the smallest measured one"
+    )
+
+
 def more_than_time(question: Question) -> str:
     """How to compare how fast the loss falls, for a ranking by time alone."""
     if not question.experiment.workload.has_model:

@@ -119,6 +119,22 @@ def test_what_a_calibration_leaves_open_widens_the_seconds() -> None:
     assert "run both before you decide" not in text(even)  # nothing is gained
 
 
+def test_what_is_doubtful_about_the_times_is_told() -> None:
+    """A calibration that is not trustworthy, and shares that are smaller than each measured batch."""
+    held = (
+        "+cluster.calibrated={date: '2026-01-01', machine: x86_64, workload: phantom, num_parameters: 1000, samples: [1, 120], "
+        "dtype: float32, torch: 2.11.0, threads: 1, device: cpu, error: 0.25, doubts: [ssgd was off]}"
+    )
+    table = "cluster.nodes=[{count: 4, table: [[MIN, 1e-2], [128, 2e-2]], seconds_per_update: 0}]"
+    doubtful = by_time("method=ssgd", "allocation=even", held)
+    few, enough = (by_time("method=ssgd", "allocation=even", table.replace("MIN", str(least))) for least in (64, 30))
+
+    assert doubtful.remarks[0].startswith("the calibration is not trustworthy: ssgd was off")
+    said = "nodes 0 to 3 would take as few as 30 samples, fewer than measured (64): "
+    assert sum(remark.startswith(said) for remark in few.remarks) == 1
+    assert not any("fewer than measured" in remark for remark in (*enough.remarks, *doubtful.remarks))
+
+
 def test_the_end_of_a_run_is_no_longer_in_a_longer_one() -> None:
     """Of 90 of 100 samples in 9 s, and the rest in 5 s: ten times as many take 100 s, and 4 s of waiting for the last."""
     question = asked(["cluster=mixed4", *PHANTOM, "timing"], None)
