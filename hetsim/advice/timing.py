@@ -100,27 +100,24 @@ class Timing:
 
         If the cluster changes later than in a usual run, this run and those of the candidates are longer.
         """
-        even = self._even()
+        first = baseline(self.question.even)
+        found = self.times([first], seeds=self.seeds)
+        if not found:
+            raise ValueError(self.refused.get(first.label, f"stopped {self.processes.progress.reason}, before plain DDP was simulated"))
+        (even,) = found
         lasting = seconds_of_changes(self.question.experiment.cluster)
         if lasting and even.outcome.numbers["seconds"] < min(lasting, even.mean):
             made = self.question.experiment
             whole = math.ceil(self.question.epochs * self.sizes[1] / made.batch_size)
             needed = min(whole, lasting / even.outcome.numbers["seconds"] * self.batches)
             self.batches = max(self.batches, math.ceil(min(needed, STEPS / made.num_workers)))
-            even = self._even()
+            (even,) = self.times([first], seeds=self.seeds) or found
             if self.batches < needed:
                 self.left.append(
                     f"the cluster changes over time, and each candidate was simulated for about {even.outcome.numbers['seconds']:.3g} s "
                     "only: if the cluster changes later, these times are wrong, so simulate the best candidates with hetsim"
                 )
         return even
-
-    def _even(self) -> Timed:
-        first = baseline(self.question.even)
-        found = self.times([first], seeds=self.seeds)
-        if not found:
-            raise ValueError(self.refused.get(first.label, f"stopped {self.processes.progress.reason}, before plain DDP was simulated"))
-        return found[0]
 
     def search(self) -> list[Timed]:
         """All candidates that were timed before the search was stopped, the fastest first, with one run each."""
