@@ -28,7 +28,7 @@ STEPS = 20_000
 WARM_UP = 25
 """The number of global batches before a run's rate is measured: methods with a delay warm up for 20 updates, `optperf` probes for 10."""
 LEAST, QUICK, MOST = 50, 60, 300
-"""The numbers of global batches of a simulated run: at least, without noise, because steps soon repeat, and at most, with noise."""
+"""The global batches of a simulated run: at least, with GPUs of the catalogue, whose steps soon repeat, and at most with others."""
 SEEDS = 3
 """The number of seeds for reported candidates. One seed is enough to select them."""
 POINTS = 50
@@ -36,7 +36,7 @@ POINTS = 50
 BEFORE_THE_END = 0.9
 """The fraction of a run after which its rate is measured."""
 SLACK = 0.002
-"""The fraction of the time that a set of nodes may save at least if it is simulated, and a split if a simpler one is not preferred."""
+"""A smaller saving of time, as a fraction, does not count: that of a set of nodes, or of a split over a simpler one."""
 SIMPLEST = (None, "even", "dbs")
 """The splits of a method, the simplest first: as published, equal, by measured speed. Any other one is less simple."""
 AT_ONCE = 4
@@ -105,11 +105,10 @@ class Timing:
         if not found:
             raise ValueError(self.refused.get(first.label, f"stopped {self.processes.progress.reason}, before plain DDP was simulated"))
         (even,) = found
-        lasting = seconds_of_changes(self.question.experiment.cluster)
-        if lasting and even.outcome.numbers["seconds"] < min(lasting, even.mean):
-            made = self.question.experiment
-            whole = math.ceil(self.question.epochs * self.sizes[1] / made.batch_size)
-            needed = min(whole, lasting / even.outcome.numbers["seconds"] * self.batches)
+        made = self.question.experiment
+        whole = math.ceil(self.question.epochs * self.sizes[1] / made.batch_size)
+        needed = min(whole, seconds_of_changes(made.cluster) / even.outcome.numbers["seconds"] * self.batches)
+        if self.batches < needed:
             self.batches = max(self.batches, math.ceil(min(needed, STEPS / made.num_workers)))
             (even,) = self.times([first], seeds=self.seeds) or found
             if self.batches < needed:

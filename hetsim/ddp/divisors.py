@@ -121,7 +121,8 @@ def _below(node: Any, above: Path) -> Iterator[tuple[Any, Path]]:
             found = nodes.function_of(node, above)
         path = above if found is None else (*above, found)
         if found is not None and found.is_mean:
-            following = (nodes.sum_under(node) or node).next_functions
+            under = nodes.sum_under(node)
+            following = node.next_functions if under is None or MARK in under.metadata else under.next_functions
         elif found is None and nodes.kind_of(node) == "DivBackward" and node._saved_other.numel() == 1:
             upper, (lower, _) = node.next_functions
             if lower is not None:

@@ -131,7 +131,7 @@ def first_rank(variables: Mapping[str, str] = os.environ) -> bool:
 
 
 def check_alone(what: str = "the same run", remedy: str = "add backend=dist, or start one process") -> None:
-    """Raise ValueError in a process of a launcher with several processes, each of which would simulate, and in a rank of hetsim."""
+    """Raise ValueError in a rank of hetsim, and in a process of a launcher with several processes: each would simulate."""
     variables = os.environ
     if not is_launched(variables):
         return

@@ -191,6 +191,14 @@ def refused(loss: Loss, *, within: bool = False) -> str:
     return raised((model(x, places).loss if within else loss(model(x), places)).backward)
 
 
+def divided_outside(number: Callable[[Tensor], float]) -> str:
+    """The sentence, if there is one, of a sum that the model returns and the script divides."""
+    team = Team(BATCH_SIZE, UNEVEN)
+    model = team.wrap(DDP(WithLoss(NO_MEAN["sum"][0])))
+    x, *_ = next(iter(team.loader(Samples(NUMBER))))
+    return raised((model(x, torch.arange(len(x))).loss / number(x)).backward)
+
+
 def trained(loss: Loss, *, within: bool = False, count: bool = False) -> float:
     """Three steps: how far gradients are from the serial ones."""
     samples, worst = Samples(NUMBER), 0.0
@@ -295,6 +303,8 @@ def all_of_them() -> dict[str, Callable[[], Any]]:
         **{f"right: {name}": partial(trained, loss) for name, loss in RIGHT.items()},
         "right: within the model": lambda: trained(RIGHT["classes"], within=True),
         "right: a summed loss within the model": lambda: trained(RIGHT["a summed loss by its number"], within=True),
+        "outside: its number": lambda: divided_outside(len),
+        "outside: a constant": lambda: divided_outside(lambda _: 7.3),
         "right: counted": lambda: trained(masked, count=True),
         "across: all_gather": across,
         "across: own all_gather": lambda: across(own=Gather.apply),

@@ -44,6 +44,13 @@ def test_a_sum_within_the_model_is_refused(found: list[dict[str, Any]]) -> None:
         assert NO_MEAN["sum"][1] in result(found, "refused: a sum within the model", rank)
 
 
+def test_a_sum_that_the_model_returns_may_be_divided_outside(found: list[dict[str, Any]]) -> None:
+    """By the number of samples, and by no other."""
+    for rank in range(RANKS):
+        assert not result(found, "outside: its number", rank)
+        assert "a mean over 7.3" in result(found, "outside: a constant", rank)
+
+
 @pytest.mark.parametrize("loss", [*RIGHT, "within the model", "a summed loss within the model", "counted"])
 def test_a_loss_that_is_divided_by_the_batch_has_the_serial_gradient(found: list[dict[str, Any]], loss: str) -> None:
     """Also with gradients that are zero, and with divisors that the graph does not show."""
