@@ -7,7 +7,7 @@ SOURCES := hetsim tests benchmarks studies
 export PYTHONDONTWRITEBYTECODE :=
 PYTEST := $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder --numprocesses
 
-.PHONY: demo check test long lint docs bench studies-quick clean
+.PHONY: demo check test long lint trips docs bench studies-quick clean
 
 demo: .venv/installed
 	@rm -rf runs/demo
@@ -37,6 +37,9 @@ lint: .venv/installed
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/mypy
+
+trips: .venv/installed
+	@$(BIN)/python tests/trips.py
 
 docs: .venv/installed
 	$(BIN)/sphinx-build -q -W --keep-going -c docs . build/docs

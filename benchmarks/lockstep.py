@@ -20,7 +20,7 @@ from omegaconf import OmegaConf
 
 from hetsim.config.build import build_experiment
 from hetsim.runtime.experiment import Experiment
-from hetsim.runtime.trace import Trace
+from hetsim.runtime.recording.trace import Trace
 from hetsim.sim.lockstep.world import LockstepWorld
 from hetsim.sim.world import EventWorld
 from hetsim.trust.shipped import configs

@@ -32,7 +32,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from hetsim.config.build import build_experiment
-from hetsim.runtime.trace import Trace
+from hetsim.runtime.recording.trace import Trace
 from hetsim.sim.world import EventWorld
 from hetsim.trust.shipped import configs
 

@@ -38,7 +38,7 @@ from hetsim.distributed.pacing.padding import Pace, clock, realtime_priority
 from hetsim.distributed.rank.run import RankRun, prepared_by
 from hetsim.effects import Batch
 from hetsim.runtime.experiment import Experiment
-from hetsim.runtime.trace import Trace, TracePart
+from hetsim.runtime.recording.trace import Trace, TracePart
 from hetsim.trust.shipped import configs
 from hetsim.workloads.device import Device
 from hetsim.workloads.optimizer import FlatOptimizer

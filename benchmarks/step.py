@@ -41,13 +41,13 @@ from hetsim.distributed.pacing.padding import Pace, clock
 from hetsim.distributed.rank.run import RankRun, prepared_by
 from hetsim.effects import Batch
 from hetsim.runtime.experiment import Experiment
-from hetsim.runtime.recorder import UPDATE, Recorder
-from hetsim.runtime.trace import Trace, TracePart
+from hetsim.runtime.recording.recorder import UPDATE, Recorder
+from hetsim.runtime.recording.trace import Trace, TracePart
 from hetsim.trust.shipped import configs
-from hetsim.workloads.classification import Classification
 from hetsim.workloads.data.base import Arrays
+from hetsim.workloads.data.supervised import Supervised
 from hetsim.workloads.models import registry
-from hetsim.workloads.supervised import Supervised
+from hetsim.workloads.tasks.classification import Classification
 
 SHARE = 32  # samples of a rank and step
 SAMPLES = 10_000

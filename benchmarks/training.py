@@ -38,13 +38,13 @@ from torch.nn import functional
 from hetsim.config.build import build_experiment
 from hetsim.effects import Batch
 from hetsim.runtime.experiment import Experiment
-from hetsim.runtime.trace import Trace
+from hetsim.runtime.recording.trace import Trace
 from hetsim.sim.gradient_processes import AUTO
 from hetsim.sim.world import EventWorld
 from hetsim.trust.shipped import configs
 from hetsim.workloads.data.base import Arrays
+from hetsim.workloads.data.supervised import Supervised
 from hetsim.workloads.models.registry import build_model
-from hetsim.workloads.supervised import Supervised
 from hetsim.workloads.task import Evaluation
 
 SHARE = 32  # samples per step

@@ -17,7 +17,7 @@ import matplotlib
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from hetsim.cluster.collectives import ALGORITHMS, Collectives
+from hetsim.cluster.network.collectives import ALGORITHMS, Collectives
 from hetsim.cluster.model import Cluster
 from hetsim.cluster.parse.cluster import parse_cluster
 from hetsim.coordination.all_reduce import SynchronousAllReduce
@@ -30,8 +30,8 @@ from hetsim.policies.weighting import NoDiscount, PerWorker
 from hetsim.results.writing.figures import COMPUTE, INK, STEP, WAIT
 from hetsim.runtime.budget import Budget
 from hetsim.runtime.experiment import Experiment
-from hetsim.runtime.recorder import KINDS
-from hetsim.runtime.trace import COLUMNS, Trace
+from hetsim.runtime.recording.recorder import KINDS
+from hetsim.runtime.recording.trace import COLUMNS, Trace
 from hetsim.sim.clock import Clock
 from hetsim.sim.network.flows import Flows
 from hetsim.sim.network.links import Flow, Link, Route

@@ -22,9 +22,9 @@ from hetsim.coordination.base import Coordination
 from hetsim.coordination.state import State
 from hetsim.effects import Contribution
 from hetsim.runtime.budget import Budget
-from hetsim.runtime.curve import Point
 from hetsim.runtime.experiment import Experiment
-from hetsim.runtime.recorder import Recorder
+from hetsim.runtime.recording.curve import Point
+from hetsim.runtime.recording.recorder import Recorder
 from hetsim.sim import Simulation
 from hetsim.workloads.data.base import Arrays
 from hetsim.workloads.data.digits import Digits

@@ -26,7 +26,7 @@ from realtime import pytest_runtest_protocol as pytest_runtest_protocol
 from hetsim.distributed.launch import local as launch
 from hetsim.trust.shipped import configs
 
-WORKLOADS = ("hetsim.workloads.classification", "hetsim.workloads.quadratic_task", "hetsim.workloads.own.task")
+WORKLOADS = ("hetsim.workloads.tasks.classification", "hetsim.workloads.tasks.quadratic_task", "hetsim.workloads.own.task")
 launch.PRELOAD += ["pytest", "hydra", "torch._dynamo", "hetsim.sim", *WORKLOADS]
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a shell's background job, whose commands would ignore Ctrl-C, too

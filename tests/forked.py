@@ -57,7 +57,7 @@ LIMITS = (resource.RLIMIT_AS, resource.RLIMIT_FSIZE, resource.RLIMIT_NOFILE)
 IMPORTED = (
     *("torch", "torch.distributed.run", "torch._dynamo", "hydra", "matplotlib.backends.backend_agg", "scipy.stats"),
     *("hetsim.cli.main", "hetsim.cli.launch", "hetsim.config.build", "hetsim.sim", "hetsim.distributed.launch.process"),
-    *("hetsim.distributed.launch.host", "hetsim.workloads.classification", "hetsim.workloads.quadratic_task"),
+    *("hetsim.distributed.launch.host", "hetsim.workloads.tasks.classification", "hetsim.workloads.tasks.quadratic_task"),
     *("hetsim.workloads.own.task", "hetsim.workloads.own.loader_process"),
 )
 

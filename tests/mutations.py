@@ -331,7 +331,7 @@ MUTATIONS = (
     Mutation(
         "muloco",
         "the head is a hidden matrix",
-        "hetsim/workloads/flat_model.py",
+        "hetsim/workloads/tasks/flat_model.py",
         ".difference(embeddings, head)",
         ".difference(embeddings)",
         "tests/workloads/test_muon.py",
@@ -379,7 +379,7 @@ MUTATIONS = (
     Mutation(
         "streaming_diloco",
         "α is the share of the global weights",
-        "hetsim/coordination/fragments.py",
+        "hetsim/coordination/bookkeeping/fragments.py",
         "(1 - local_share) * theta + local_share *",
         "local_share * theta + (1 - local_share) *",
         STREAMING,

@@ -21,8 +21,8 @@ from hetsim.distributed.rank.run import RankRun, prepared_by
 from hetsim.effects import Batch, Contribution
 from hetsim.runtime.experiment import Experiment
 from hetsim.runtime.rank import Checkpoint, RankState
-from hetsim.runtime.recorder import Recorder
-from hetsim.runtime.trace import Trace
+from hetsim.runtime.recording.recorder import Recorder
+from hetsim.runtime.recording.trace import Trace
 
 
 @dataclass

@@ -12,7 +12,7 @@ from hetsim.coordination.state import State
 from hetsim.effects import Batch
 from hetsim.runtime.experiment import Experiment
 from hetsim.runtime.rank import Checkpoint
-from hetsim.runtime.recorder import Recorder
+from hetsim.runtime.recording.recorder import Recorder
 from hetsim.sim.backend import Simulator, world_of
 
 CONFIG = "seed: 0\n"

@@ -27,11 +27,11 @@ from hetsim.cli.compare import main as compare_main
 from hetsim.cli.report import main as report_main
 from hetsim.cli.stragglers import main as stragglers_main
 from hetsim.cli.table import main as table_main
-from hetsim.results.reading.identity import config_header, finished_summary
+from hetsim.files.identity import config_header, finished_summary
+from hetsim.files.reading import REMEDY
 from hetsim.results.reading.intervals import read_trace
-from hetsim.results.reading.run_files import REMEDY
-from hetsim.runtime.recorder import GRADIENT, MESSAGE, UPDATE
-from hetsim.runtime.trace import as_table
+from hetsim.runtime.recording.recorder import GRADIENT, MESSAGE, UPDATE
+from hetsim.runtime.recording.trace import as_table
 
 SUMMARY: dict[str, Any] = {
     "method": "ssgd",

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hetsim.results.reading.summary_and_curve import read_summary
+from hetsim.files.summary_and_curve import read_summary
 
 WORDS = ("workload=phantom", "budget.epochs=null", "budget.updates=5", "pictures=false")
 RUN, SWEEP = (*WORDS, "method=ssgd", "hydra.run.dir=run"), ("-m", *WORDS, "method=ssgd,asgd", "hydra.sweep.dir=sweep")

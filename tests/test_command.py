@@ -20,8 +20,8 @@ from hetsim.cli.compare import main as compare_main
 from hetsim.cli.main import main
 from hetsim.config.arguments import options_first
 from hetsim.distributed import Processes
+from hetsim.files.schema import SUMMARY
 from hetsim.results.comparison.numbers import relative_error
-from hetsim.results.reading.schema import SUMMARY
 from hetsim.sweeps import job
 from hetsim.trust.shipped import configs
 

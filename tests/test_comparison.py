@@ -14,6 +14,7 @@ from worlds import cluster, exit_status, experiment, node
 
 import hetsim
 from hetsim.cli.compare import main as compare_main
+from hetsim.files.summary_and_curve import read_summary
 from hetsim.results.comparison.components import COMPONENTS, seconds_by_worker
 from hetsim.results.comparison.findings import compare
 from hetsim.results.comparison.numbers import compared, relative_error
@@ -23,10 +24,9 @@ from hetsim.results.comparison.text import in_points, render
 from hetsim.results.comparison.time_use import TimeUse, Total, time_use
 from hetsim.results.comparison.traced import Rows, read_rows
 from hetsim.results.comparison.where import intervals, seconds_per_update, sentence
-from hetsim.results.reading.summary_and_curve import read_summary
 from hetsim.results.writing.figures import curves, mean_line
-from hetsim.runtime.recorder import ALL_REDUCE, DOWN, GRADIENT, MESSAGE, UPDATE
-from hetsim.runtime.trace import as_table
+from hetsim.runtime.recording.recorder import ALL_REDUCE, DOWN, GRADIENT, MESSAGE, UPDATE
+from hetsim.runtime.recording.trace import as_table
 from hetsim.sim import Simulator
 
 PHANTOM = {"workload": {"num_parameters": 1000, "num_samples": 10_000}, "trace": "full"}

@@ -21,8 +21,8 @@ from hetsim.distributed import devices as placement
 from hetsim.distributed.devices import device_of
 from hetsim.distributed.rank.run import RankRun
 from hetsim.effects import Batch
-from hetsim.results.reading.identity import identity_of
-from hetsim.results.reading.keys import without_added
+from hetsim.files.identity import identity_of
+from hetsim.files.keys import without_added
 from hetsim.workloads import device as devices
 from hetsim.workloads.device import CPU, Device, device
 

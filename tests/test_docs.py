@@ -27,7 +27,7 @@ from hetsim.cli import methods as command
 from hetsim.cli.compare import main as compare_main
 from hetsim.cli.main import main
 from hetsim.cli.table import main as table_main
-from hetsim.cluster.collectives import ALGORITHMS
+from hetsim.cluster.network.collectives import ALGORITHMS
 from hetsim.cluster.parse.cluster import parse_cluster
 from hetsim.config import methods
 from hetsim.config.build import build_experiment

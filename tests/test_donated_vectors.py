@@ -20,10 +20,10 @@ from hetsim.distributed.communication.channel import MOST_BUFFERS, Buffers
 from hetsim.distributed.rank.run import RankRun
 from hetsim.runtime.rank import RankState
 from hetsim.workloads.device import CPU
-from hetsim.workloads.flat_model import FlatModel
 from hetsim.workloads.optimizer import FlatOptimizer
-from hetsim.workloads.quadratic_task import QuadraticTask
 from hetsim.workloads.task import OptimizerRecipe, Recipe
+from hetsim.workloads.tasks.flat_model import FlatModel
+from hetsim.workloads.tasks.quadratic_task import QuadraticTask
 
 SETTINGS: tuple[dict[str, Any], ...] = (
     {},

@@ -15,8 +15,8 @@ from processes import run_all_in_processes
 from torch import nn
 from worlds import NO_NETWORK, UNEVEN, Run, cluster, experiment, node, simulate, tiles
 
-from hetsim.coordination.contributions import SynchronousContributions
-from hetsim.coordination.learners import Answers
+from hetsim.coordination.bookkeeping.contributions import SynchronousContributions
+from hetsim.coordination.decoupled_steps import Answers
 from hetsim.coordination.streaming_steps import StreamingSteps
 from hetsim.coordination.table_server import Tabled
 from hetsim.effects import Batch

@@ -12,10 +12,10 @@ from pyarrow import parquet
 from worlds import UNEVEN, cluster, experiment, node, simulate
 
 from hetsim.cluster.distributions import GRADIENTS, Distribution
+from hetsim.files.writing import unfinished
 from hetsim.runtime.experiment import Experiment
-from hetsim.runtime.files import unfinished
-from hetsim.runtime.recorder import Recorder
-from hetsim.runtime.trace import MAX_LIST_NUMBERS, Trace
+from hetsim.runtime.recording.recorder import Recorder
+from hetsim.runtime.recording.trace import MAX_LIST_NUMBERS, Trace
 from hetsim.sim.world import EventWorld
 
 LINK = {"latency_seconds": 0.125, "bytes_per_second": 64.0, "sharing": "none"}

@@ -16,7 +16,7 @@ from hetsim.cluster.distributions import Distribution
 from hetsim.cluster.faults import Faults, Outages
 from hetsim.cluster.outages import outages
 from hetsim.cluster.parse.cluster import parse_cluster as described
-from hetsim.coordination.outstanding import Holding, Outstanding
+from hetsim.coordination.bookkeeping.outstanding import Holding, Outstanding
 from hetsim.coordination.plan import Plan
 from hetsim.coordination.state import State
 from hetsim.effects import Batch, Contribution

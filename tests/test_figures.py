@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from worlds import experiment
 
+from hetsim.files.summary_and_curve import read_points, read_summary
 from hetsim.results.comparison.pictures import drawing
 from hetsim.results.comparison.sides import sides
 from hetsim.results.reading.intervals import after_last_entry, read_intervals
-from hetsim.results.reading.summary_and_curve import read_points, read_summary
 from hetsim.results.writing.figures import BELOW, DRAWN, curves, timeline
 from hetsim.sim import Simulator
 

@@ -15,7 +15,7 @@ from worlds import exit_status
 
 from hetsim.cli.main import main
 from hetsim.errors import RunFailed
-from hetsim.results.reading import lock
+from hetsim.files import lock
 from hetsim.sweeps import job
 
 pytestmark = pytest.mark.slow

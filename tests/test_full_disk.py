@@ -16,8 +16,8 @@ from worlds import exit_status
 
 from hetsim.cli.main import main
 from hetsim.config.errors import sentence
-from hetsim.runtime import trace
-from hetsim.runtime.files import unfinished
+from hetsim.files.writing import unfinished
+from hetsim.runtime.recording import trace
 from hetsim.sweeps import job
 
 FULL = Path("/dev/full")

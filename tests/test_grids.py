@@ -9,8 +9,8 @@ import pytest
 from worlds import exit_status
 
 from hetsim.cli.main import main
-from hetsim.results.reading.config_file import read_config
-from hetsim.results.reading.identity import typed_overrides
+from hetsim.files.config_file import read_config
+from hetsim.files.identity import typed_overrides
 
 pytestmark = pytest.mark.slow
 

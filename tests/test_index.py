@@ -15,15 +15,15 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from hetsim.files.config_file import read_config
+from hetsim.files.identity import config_header
+from hetsim.files.keys import with_added
+from hetsim.files.lock import sole_writer
+from hetsim.files.schema import for_tables
 from hetsim.results.reading import finished_runs as module
 from hetsim.results.reading import index
-from hetsim.results.reading.config_file import read_config
 from hetsim.results.reading.finished_runs import FinishedRun, finished_runs
-from hetsim.results.reading.identity import config_header
 from hetsim.results.reading.index_columns import schema
-from hetsim.results.reading.keys import with_added
-from hetsim.results.reading.lock import sole_writer
-from hetsim.results.reading.schema import for_tables
 
 SUMMARY: dict[str, Any] = {
     "method": "ssgd", "backend": "sim", "cluster": "mixed4", "workload": "phantom", "num_workers": 4, "seconds": 1.5, "staleness_max": 0,

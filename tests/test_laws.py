@@ -11,7 +11,7 @@ import torch
 from threads import run_in_threads
 from worlds import ALLOCATIONS, COORDINATIONS, UNEVEN, Run, cluster, method, node, rows_of, simulate
 
-from hetsim.runtime.trace import DETAILS
+from hetsim.runtime.recording.trace import DETAILS
 from hetsim.sim import Simulator
 
 pytestmark = pytest.mark.slow

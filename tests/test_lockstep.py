@@ -19,11 +19,11 @@ from hetsim.coordination.all_reduce import SynchronousAllReduce
 from hetsim.coordination.plan import Plan
 from hetsim.coordination.state import State
 from hetsim.effects import Commit, Contribution, Gradient, Node, Now, Program, Start, Update, Wait
-from hetsim.runtime import metrics
 from hetsim.runtime.experiment import Experiment
 from hetsim.runtime.rank import Checkpoint
-from hetsim.runtime.recorder import Recorder
-from hetsim.runtime.trace import Trace
+from hetsim.runtime.recording import metrics
+from hetsim.runtime.recording.recorder import Recorder
+from hetsim.runtime.recording.trace import Trace
 from hetsim.sim.lockstep.plan import ALL_RANKS
 from hetsim.sim.lockstep.times import VectorizedTimes
 from hetsim.sim.lockstep.world import LockstepWorld

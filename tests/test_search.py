@@ -18,12 +18,12 @@ from worlds import exit_status
 import hetsim
 from hetsim.cli.search import main
 from hetsim.errors import RunFailed
+from hetsim.pool.engines import opened_pool
+from hetsim.pool.json_process import JsonProcess
 from hetsim.searches.objective import direction_of, on_the_way
 from hetsim.searches.process import MODULE, run_in
 from hetsim.searches.search import JOURNAL, Question, Search, opened
 from hetsim.searches.trial import Place, Watch
-from hetsim.sweeps.engines import opened_pool
-from hetsim.sweeps.json_process import JsonProcess
 from hetsim.sweeps.space import chosen_words, parsed
 
 pytestmark = pytest.mark.slow

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from hetsim.errors import RunFailed
-from hetsim.sweeps import sent_files
-from hetsim.sweeps.sent_files import packed, unpack
+from hetsim.pool import sent_files
+from hetsim.pool.sent_files import packed, unpack
 
 RUN = {"config.yaml": b"seed: 0\n", "summary.json": b"{}", "curve.csv": b"version\n"}
 

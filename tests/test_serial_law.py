@@ -13,7 +13,7 @@ from worlds import ALLOCATIONS, SYNCHRONOUS, UNEVEN, method, simulate
 
 from hetsim.effects import Batch
 from hetsim.workloads.data.digits import Digits
-from hetsim.workloads.sequence import Sequence
+from hetsim.workloads.tasks.sequence import Sequence
 
 pytestmark = pytest.mark.slow
 

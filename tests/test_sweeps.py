@@ -29,8 +29,8 @@ from hetsim.cli.table import main as table_main
 from hetsim.config.errors import sentence
 from hetsim.config.guard import compositions
 from hetsim.config.resolved import resolved
-from hetsim.results.reading.identity import folder_name, identity_of, typed_overrides
-from hetsim.results.reading.keys import ADDED, TOP, with_added, without_added
+from hetsim.files.identity import folder_name, identity_of, typed_overrides
+from hetsim.files.keys import ADDED, TOP, with_added, without_added
 from hetsim.runtime.checkpointing import STOPPED, Due
 from hetsim.sweeps import basic_launcher, job
 from hetsim.sweeps.outcomes import Outcome

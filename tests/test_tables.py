@@ -16,9 +16,9 @@ from omegaconf import OmegaConf
 from worlds import exit_status
 
 from hetsim.cli.table import main as table_main
+from hetsim.files.identity import config_header
+from hetsim.files.summary_and_curve import time_to, value_at
 from hetsim.results.reading.finished_runs import finished_runs
-from hetsim.results.reading.identity import config_header
-from hetsim.results.reading.summary_and_curve import time_to, value_at
 from hetsim.results.tables.estimates import estimate, paired_ratio
 from hetsim.results.tables.files import markdown
 from hetsim.results.tables.metrics import Target

@@ -18,7 +18,7 @@ from hetsim.cluster.quantities import OPAQUE
 from hetsim.config.build import build_experiment
 from hetsim.config.compose import composed
 from hetsim.config.written_config import entries_of, identity, without_hydra
-from hetsim.results.reading.identity import identity_of, number
+from hetsim.files.identity import identity_of, number
 from hetsim.results.tables.typed_values import pairs, same
 from hetsim.sweeps.space import same_words
 

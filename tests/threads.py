@@ -20,7 +20,7 @@ from hetsim.effects import PeerLost
 from hetsim.errors import RunFailed
 from hetsim.runtime.experiment import Experiment, Optimizers
 from hetsim.runtime.rank import RankState
-from hetsim.runtime.trace import Trace, TracePart
+from hetsim.runtime.recording.trace import Trace, TracePart
 from hetsim.workloads.device import Device
 from hetsim.workloads.task import Task
 

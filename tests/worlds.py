@@ -21,8 +21,8 @@ from hetsim.coordination.state import State
 from hetsim.effects import Batch, Contribution
 from hetsim.runtime.experiment import Experiment
 from hetsim.runtime.rank import Checkpoint
-from hetsim.runtime.recorder import KINDS, Recorder
-from hetsim.runtime.trace import COLUMNS, Trace
+from hetsim.runtime.recording.recorder import KINDS, Recorder
+from hetsim.runtime.recording.trace import COLUMNS, Trace
 from hetsim.sim.hosts.world import HostWorld
 from hetsim.sim.world import EventWorld
 from hetsim.trust.shipped import configs

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 
 from hetsim import checks
 from hetsim.coordination.all_reduce import SynchronousAllReduce, contributions
-from hetsim.coordination.contributions import part
+from hetsim.coordination.bookkeeping.contributions import part
 from hetsim.coordination.plan import Plan
 from hetsim.coordination.state import State
-from hetsim.coordination.timings import UnreportedTimings, gather_timings
+from hetsim.coordination.bookkeeping.timings import UnreportedTimings, gather_timings
 from hetsim.effects import AllReduce, Commit, Contribution, Node, Program, Update
 from hetsim.policies.admission import Admission, Decision
 from hetsim.policies.weighting import Discount

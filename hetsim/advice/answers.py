@@ -10,8 +10,8 @@ from threading import Lock
 from typing import Any
 
 from hetsim.config.guard.folders import check_folder
-from hetsim.results.reading.run_files import check_is_no_link
-from hetsim.runtime.files import part_from_hard_links
+from hetsim.files.reading import check_is_no_link
+from hetsim.files.writing import part_from_hard_links
 from hetsim.sweeps.space import meant
 from hetsim.version import __version__
 

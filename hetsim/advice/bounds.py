@@ -23,10 +23,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from hetsim.advice.subsets import LeaveOut
-from hetsim.cluster.collectives import Collectives
 from hetsim.cluster.compute_times import interpolated
 from hetsim.cluster.fewer import without
 from hetsim.cluster.model import Cluster, Node
+from hetsim.cluster.network.collectives import Collectives
 from hetsim.coordination.all_reduce import SynchronousAllReduce
 from hetsim.coordination.delayed_all_reduce import DelayedAllReduce
 from hetsim.coordination.delayed_server import DelayedParameterServer

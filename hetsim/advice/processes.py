@@ -20,9 +20,9 @@ from hetsim.advice.subsets import LeaveOut
 from hetsim.advice.variants import Variant, least_seconds, timed
 from hetsim.config.errors import sentence
 from hetsim.errors import RunFailed
-from hetsim.sweeps.engines import check_engine, check_processes, opened_pool
-from hetsim.sweeps.json_process import answering
-from hetsim.sweeps.pool import despite_losses
+from hetsim.pool.engines import check_engine, check_processes, opened_pool
+from hetsim.pool.json_process import answering
+from hetsim.pool.pool import despite_losses
 
 Refused = str
 """The error sentence of a run that is impossible."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from hetsim.runtime.bars import bar
+from hetsim.runtime.recording.progress import bar
 
 LAYOUT = "{desc}: {percentage:3.0f} % |{bar}| {elapsed} < {remaining}"
 

@@ -14,9 +14,9 @@ from hetsim.config.compose import composed
 from hetsim.config.errors import USERS, sentence
 from hetsim.config.start import check_download
 from hetsim.errors import RunFailed
-from hetsim.results.reading.summary_and_curve import LossPoint, time_to
-from hetsim.runtime.curve import Point
+from hetsim.files.summary_and_curve import LossPoint, time_to
 from hetsim.runtime.experiment import Experiment
+from hetsim.runtime.recording.curve import Point
 from hetsim.sim.backend import Simulation
 from hetsim.workloads.task import BYTES
 

@@ -18,8 +18,7 @@ from hetsim.advice.question import Question
 from hetsim.advice.simulated import Outcome
 from hetsim.advice.subsets import Subsets, classes, neighbours, subsets
 from hetsim.advice.variants import Variant
-from hetsim.cluster.changing import seconds_of_changes
-from hetsim.cluster.changing_links import changes
+from hetsim.cluster.network.changing import changes, seconds_of_changes
 from hetsim.config.methods import FAMILIES
 from hetsim.workloads.task import BYTES
 

@@ -25,9 +25,9 @@ from typing import Any, ParamSpec, TypeVar
 
 from hetsim.api.returned import Advice, Comparison, Run, Search, Table, printable_errors
 from hetsim.errors import RunFailed
+from hetsim.files.summary_and_curve import check_has, read_summary
 from hetsim.results.comparison.findings import compare as compared
 from hetsim.results.reading.finished_runs import finished_run, read_runs
-from hetsim.results.reading.summary_and_curve import check_has, read_summary
 from hetsim.results.tables.metrics import Target
 from hetsim.results.tables.question import Question
 from hetsim.results.tables.table import table as ranking
@@ -87,7 +87,7 @@ def run(*words: str, trust: Sequence[str] = (), config_dir: str | Path | None = 
     from hetsim.config.resumed import automatic, finished_already, with_resumed
     from hetsim.config.start import start
     from hetsim.config.typed import words_for
-    from hetsim.results.reading.lock import only_run_in
+    from hetsim.files.lock import only_run_in
 
     keep_processes_out()
     config, usual, typed = composed(

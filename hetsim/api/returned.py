@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from hetsim.checks import printable
+from hetsim.files.config_file import read_config
+from hetsim.files.summary_and_curve import check_has, curve_table
 from hetsim.reports import of_comparison, of_run
 from hetsim.reports.page import Page, Sheet, article
 from hetsim.results.comparison.findings import Findings
 from hetsim.results.comparison.pictures import drawing
 from hetsim.results.comparison.staleness import Staleness
 from hetsim.results.comparison.text import render
-from hetsim.results.reading.config_file import read_config
 from hetsim.results.reading.intervals import read_intervals, read_trace
-from hetsim.results.reading.summary_and_curve import check_has, curve_table
 from hetsim.results.tables.files import arrow, html, markdown, write
 from hetsim.results.tables.picture import picture
 from hetsim.results.tables.rows import Row

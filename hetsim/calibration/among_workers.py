@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
-from hetsim.calibration.changing_split import ChangingSplit
 from hetsim.calibration.program import (
     MIN_ROUNDS,
     PARTS_OF_MODEL,
+    ChangingSplit,
     Measurement,
     after,
     at_the_same_time,

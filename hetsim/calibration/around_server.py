@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from hetsim.calibration.changing_split import ChangingSplit
 from hetsim.calibration.program import (
     MIN_AT_ONCE,
     MIN_ROUNDS,
     NUM_READINGS,
     PARTS_OF_MODEL,
+    ChangingSplit,
     Measurement,
     at_the_same_time,
     known_sizes,

@@ -13,7 +13,7 @@ from hetsim.calibration.fit import LEAST_SECONDS, Cold, Line, means, shown
 from hetsim.calibration.readings import AT_OWN_PACE, IN_ROUND, IN_STEP, Measured
 from hetsim.calibration.sharing import sharing_noise
 from hetsim.cluster.model import Cluster, Network, Node, Server
-from hetsim.cluster.racks import Between, Rack
+from hetsim.cluster.network.racks import Between, Rack
 
 LINKS = ("uplink_bytes_per_second", "downlink_bytes_per_second")
 KEPT = {

@@ -6,7 +6,9 @@ measured alone or at the same time.
 
 from __future__ import annotations
 
+import os
 import random
+import threading
 import time
 from abc import abstractmethod
 from collections import defaultdict, deque
@@ -14,10 +16,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import ClassVar, TypeVar
+from typing import ClassVar, NamedTuple, TypeVar
 
 from hetsim.calibration.accounts import PROGRAM, Cost, Round, accounted
-from hetsim.calibration.machine import Meter, clocks_of_working_threads, process_seconds
 from hetsim.calibration.readings import IN_STEP, OVERLAPPED, WHOLE, Measured, Reading
 from hetsim.coordination.base import Coordination
 from hetsim.coordination.local_steps import LocalSteps
@@ -25,8 +26,113 @@ from hetsim.coordination.plan import Plan
 from hetsim.coordination.state import State
 from hetsim.effects import AllReduce, Batch, Commit, Contribution, Effect, Gather, Gradient, LocalUpdate, Node, Program, Update
 from hetsim.policies.admission import Barrier
+from hetsim.policies.allocation import Allocation, proportional
 from hetsim.policies.compensation import DelayCompensation
 from hetsim.vector import Vector
+
+
+class Changed(NamedTuple):
+    """How often the split has changed, and the arguments of `initial`."""
+
+    times: int
+    num_workers: int
+    batch_size: int
+    max_samples: Sequence[int] | None
+
+
+@dataclass(frozen=True)
+class ChangingSplit(Allocation):
+    """Each of several workers takes about half to twice an equal share, at random."""
+
+    def initial(self, num_workers: int, batch_size: int, max_samples: Sequence[int] | None = None) -> Changed:
+        """No split has been made yet."""
+        return Changed(0, num_workers, batch_size, max_samples)
+
+    def shares(self, state: Changed) -> tuple[int, ...]:
+        """Drawn by the number of changes, so all ranks draw the same."""
+        chance = random.Random(state.times)
+        weights = [1.0 + chance.random() for _ in range(state.num_workers)]
+        return proportional(weights, state.batch_size, max_samples=state.max_samples)
+
+    def asks(self, state: Changed, epoch: int) -> bool:
+        """Always, as methods whose split follows the timings do."""
+        return True
+
+    def observe(self, state: Changed, timings: Sequence[Contribution], epoch: int = 0) -> Changed:
+        """The next split is another one."""
+        return state._replace(times=state.times + 1)
+
+
+STAT = Path("/proc/stat")
+TASKS = Path("/proc/self/task")
+PER_THREAD = 6
+"""The bits of a clock's number that select the CPU time of one thread, as its scheduler counts it."""
+BUSY = (0, 1, 2, 5, 6)
+"""The columns of busy time in the first line: user, nice, system, interrupts, and soft interrupts."""
+INTERRUPTS = (5, 6)
+"""The columns of interrupts, which move packets."""
+
+
+class Meter(NamedTuple):
+    """Clocks that are read together: seconds, and CPU-seconds of this thread, the process, the machine, and its interrupts."""
+
+    wall: float
+    thread: float
+    process: float
+    machine: float
+    interrupts: float
+
+    @classmethod
+    def read(cls, threads: Sequence[int] = ()) -> Meter:
+        """Read the clocks now. `threads` are the clocks of the process's threads that count; none: all of them."""
+        return cls(time.perf_counter(), time.thread_time(), process_seconds(threads), *machine_seconds())
+
+    def since(self, before: Meter) -> Meter:
+        """The differences of all clocks."""
+        return Meter(*(now - then for now, then in zip(self, before, strict=True)))
+
+
+def machine_seconds() -> tuple[float, float]:
+    """The CPU-seconds of all cores since the start, to about 10 ms per core, and the part in interrupts; 0 if they are unknown."""
+    try:
+        with STAT.open(encoding="ascii") as file:
+            columns = [int(column) for column in file.readline().split()[1:]]
+        ticks = os.sysconf("SC_CLK_TCK")
+        return sum(columns[place] for place in BUSY) / ticks, sum(columns[place] for place in INTERRUPTS) / ticks
+    except (OSError, ValueError, IndexError):
+        return 0.0, 0.0
+
+
+def clocks_of_working_threads() -> list[int]:
+    """The clocks, for `time.clock_gettime`, of this process's threads without its OpenMP threads. Empty if it has none, and outside Linux.
+
+    OpenMP threads have no name from Python or gloo. They compute for the thread that called them, and then spin for some milliseconds.
+    """
+    named = {os.getpid(), *(thread.native_id for thread in threading.enumerate())}  # after a fork, Python knows its parent's main thread
+    try:
+        own = (TASKS / str(os.getpid()) / "comm").read_bytes()
+        spins = {int(task.name): int(task.name) not in named and (task / "comm").read_bytes() == own for task in TASKS.iterdir()}
+    except OSError:
+        return []
+    return [~thread << 3 | PER_THREAD for thread, does in spins.items() if not does] if any(spins.values()) else []
+
+
+def process_seconds(threads: Sequence[int]) -> float:
+    """The CPU-seconds of the threads with these clocks; of the whole process if there are none.
+
+    For threads that run on other cores, the process's clock lags by up to one tick of the scheduler, some milliseconds. A thread's does
+    not, so the difference of both is not the work of the others.
+    """
+    return sum(map(cpu_seconds, threads)) if threads else time.process_time()
+
+
+def cpu_seconds(clock: int) -> float:
+    """The CPU-seconds of the thread with this clock; 0 after the thread's end."""
+    try:
+        return time.clock_gettime(clock)
+    except OSError:
+        return 0.0
+
 
 T = TypeVar("T")
 FITTED = (0.125, 0.25, 0.5, 1.0, 2.0)

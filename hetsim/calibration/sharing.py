@@ -10,8 +10,8 @@ from typing import Any
 
 from hetsim.calibration.fit import shown
 from hetsim.calibration.readings import Measured
-from hetsim.cluster.connections import described_rates
 from hetsim.cluster.model import Cluster
+from hetsim.cluster.network.connections import described_rates
 
 PUSH, PULL = "push at once", "pull at once"
 CONTENDED = 0.9

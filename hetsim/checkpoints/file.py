@@ -19,7 +19,7 @@ import numpy as np
 from hetsim import checks
 from hetsim.checkpoints.values import Reader, Unreadable, Writer
 from hetsim.errors import RunFailed
-from hetsim.runtime.files import written_whole
+from hetsim.files.writing import written_whole
 from hetsim.version import __version__
 
 FORMAT = 1

@@ -9,9 +9,9 @@ from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from hetsim.coordination.pushes import Pushes
+from hetsim.coordination.bookkeeping.outstanding import Pushes
+from hetsim.coordination.bookkeeping.timings import ComputedBatches, UnreportedTimings
 from hetsim.coordination.state import State
-from hetsim.coordination.timings import ComputedBatches, UnreportedTimings
 from hetsim.coordination.trials import Tried
 from hetsim.effects import Batch, Contribution, Fragment
 from hetsim.policies.admission import ArrivalState, ClockState, Mean, RoundState
@@ -23,9 +23,9 @@ from hetsim.policies.allocation.static import StaticState
 from hetsim.policies.compensation import DanaState, GapAwareState
 from hetsim.policies.compression import TopKState, TwoBitState
 from hetsim.policies.quorum import QuorumState
-from hetsim.runtime.curve import Point
 from hetsim.runtime.experiment import Experiment
 from hetsim.runtime.rank import Checkpoint, RankState
+from hetsim.runtime.recording.curve import Point
 from hetsim.workloads.task import Evaluation
 
 SHIPPED: tuple[type, ...] = (

@@ -13,14 +13,14 @@ from hetsim.checkpoints.file import REMEDY, read
 from hetsim.checkpoints.kinds import Fits, VectorType, hints, kinds_of
 from hetsim.checkpoints.rows import adopt
 from hetsim.checkpoints.values import Reader, Unreadable
-from hetsim.coordination.pushes import Pushes
+from hetsim.coordination.bookkeeping.outstanding import Pushes
+from hetsim.coordination.bookkeeping.timings import UnreportedTimings
 from hetsim.coordination.state import State
-from hetsim.coordination.timings import UnreportedTimings
-from hetsim.runtime.curve import Point
 from hetsim.runtime.experiment import Experiment, Optimizers
-from hetsim.runtime.metrics import PER_WORKER, SUMMED, TOTALS
 from hetsim.runtime.rank import Checkpoint, by_fragment
-from hetsim.runtime.trace import Trace
+from hetsim.runtime.recording.curve import Point
+from hetsim.runtime.recording.metrics import PER_WORKER, SUMMED, TOTALS
+from hetsim.runtime.recording.trace import Trace
 from hetsim.vector import Phantom, piece, zeros_like
 from hetsim.workloads.task import Task
 

@@ -12,8 +12,8 @@ import numpy as np
 from hetsim import checks
 from hetsim.checkpoints.folder import ROWS, files, place, rows_path
 from hetsim.coordination.state import State
-from hetsim.runtime.files import named_in_errors, unfinished
-from hetsim.runtime.trace import Trace, as_table
+from hetsim.files.writing import named_in_errors, unfinished
+from hetsim.runtime.recording.trace import Trace, as_table
 
 OF_VERSIONS = ("apply", "commit")
 """The kinds of rows that belong to a version, at any time of its commit."""

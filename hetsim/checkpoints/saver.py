@@ -12,10 +12,10 @@ from hetsim.checkpoints import folder
 from hetsim.checkpoints.file import read, write
 from hetsim.checkpoints.rows import SavedTrace, kept
 from hetsim.coordination.state import State
+from hetsim.files.writing import named_in_errors
 from hetsim.runtime.checkpointing import Checkpointing, Due, StopRequest
-from hetsim.runtime.files import named_in_errors
 from hetsim.runtime.rank import Checkpoint
-from hetsim.runtime.trace import Trace, append_received
+from hetsim.runtime.recording.trace import Trace, append_received
 
 
 def check_replaceable(run: Path) -> None:

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from hetsim.checkpoints.kinds import field_names, name_of
+from hetsim.coordination.bookkeeping.pools import Cursors
 from hetsim.coordination.plan import Split
-from hetsim.coordination.pools import Cursors
 from hetsim.vector import Phantom
 
 MOST = 2**63

@@ -13,10 +13,10 @@ from hetsim.advice.question import asked
 from hetsim.advice.text import text
 from hetsim.cli.command import ENGINE, Parser, command, minutes, typed
 from hetsim.config.errors import USERS, sentence
+from hetsim.files.writing import written_whole
 from hetsim.reports import of_advice, page
 from hetsim.reports.place import check_place
 from hetsim.results.writing.figures import save
-from hetsim.runtime.files import written_whole
 from hetsim.runtime.output import outlive_readers
 from hetsim.trust.libraries import keep_processes_out
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from hetsim.checks import printable
 from hetsim.cli.command import READING, Parser, command, of_reading, typed
+from hetsim.files.reading import check_replaces_no_run
+from hetsim.files.writing import write_text
 from hetsim.reports import of_comparison, page, perfetto
 from hetsim.results.comparison.findings import compare, document
 from hetsim.results.comparison.pictures import drawing
 from hetsim.results.comparison.text import render
-from hetsim.results.reading.run_files import check_replaces_no_run
-from hetsim.runtime.files import write_text
 from hetsim.runtime.output import outlive_readers
 
 TOO_DEEP = "a folder has others nested hundreds deep: give the folders of the runs themselves"

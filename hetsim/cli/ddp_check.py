@@ -12,8 +12,8 @@ from typing import Any
 
 from hetsim.checks import printable
 from hetsim.cli.command import Parser, command
+from hetsim.files.temporary import temporary_folder
 from hetsim.runtime.output import outlive_readers
-from hetsim.runtime.temporary import temporary_folder
 
 ABOUT = """Verify the gradients of a training script with a hetsim.ddp.Team. hetsim runs the script with torchrun: first in several
 processes, through a short epoch in which the uneven batch split changes twice, then in one process, from the same weights on the same

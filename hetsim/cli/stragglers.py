@@ -9,11 +9,11 @@ from pathlib import Path
 
 from hetsim.checks import printable
 from hetsim.cli.command import READING, Parser, command, of_reading, typed
+from hetsim.files.reading import check_replaces_no_run
+from hetsim.files.writing import write_text, written_whole
 from hetsim.reports import of_stragglers, page
 from hetsim.reports.place import check_place
-from hetsim.results.reading.run_files import check_replaces_no_run
 from hetsim.results.writing.figures import save
-from hetsim.runtime.files import write_text, written_whole
 from hetsim.runtime.output import outlive_readers
 from hetsim.straggling.findings import document, find
 from hetsim.straggling.picture import picture

@@ -2,6 +2,6 @@
 
 from hetsim.cluster.faults import Faults, Outages
 from hetsim.cluster.model import Cluster, Network, Node, Path, Server, SlowSpells
-from hetsim.cluster.racks import Rack
+from hetsim.cluster.network.racks import Rack
 
 __all__ = ["Cluster", "Faults", "Network", "Node", "Outages", "Path", "Rack", "Server", "SlowSpells"]

@@ -13,8 +13,8 @@ from functools import cached_property
 from hetsim.cluster.distributions import Distribution
 from hetsim.cluster.faults import Faults
 from hetsim.cluster.hosts import CommunicationWork, Host, cold_after
-from hetsim.cluster.link_slowdown import LinkSlowdown
-from hetsim.cluster.racks import NOTHING, Between, Capacity, Rack
+from hetsim.cluster.network.link_slowdown import LinkSlowdown
+from hetsim.cluster.network.racks import NOTHING, Between, Capacity, Rack
 from hetsim.cluster.validity import Calibration
 
 MACHINE = "machine"

@@ -18,9 +18,9 @@ from hetsim.cluster.parse.cluster import parse_cluster
 from hetsim.config.errors import sentence
 from hetsim.config.guard.yaml_size import check_size
 from hetsim.config.yaml_text import as_yaml
-from hetsim.results.reading.config_file import UNREADABLE
-from hetsim.results.reading.run_files import check_replaces_no_run
-from hetsim.runtime.files import write_text
+from hetsim.files.config_file import UNREADABLE
+from hetsim.files.reading import check_replaces_no_run
+from hetsim.files.writing import write_text
 
 MAX_COPIES = 10_000
 

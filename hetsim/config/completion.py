@@ -7,7 +7,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from hetsim.results.reading.config_file import flattened
+from hetsim.files.config_file import flattened
 from hetsim.trust.shipped import configs
 
 COMMANDS = "hetsim hetsim-advise hetsim-calibrate hetsim-launch hetsim-search"

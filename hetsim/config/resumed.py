@@ -14,8 +14,8 @@ from hetsim.checkpoints.folder import has_checkpoints, newest
 from hetsim.config.guard.references import check_keys, check_references
 from hetsim.config.guard.resolvers import restrict
 from hetsim.config.written_config import entries_of, identity
-from hetsim.results.reading.config_file import flattened, parsed, read_config
-from hetsim.results.reading.identity import finished_summary
+from hetsim.files.config_file import flattened, parsed, read_config
+from hetsim.files.identity import finished_summary
 
 GROUPS = ("cluster", "backend")
 """Groups of which another choice may be typed: for other nodes, or in the other world."""

@@ -19,9 +19,9 @@ from hetsim.config.resolved import resolved
 from hetsim.config.written_config import entries_of, identity
 from hetsim.config.yaml_text import as_yaml
 from hetsim.distributed.environment import check_alone, is_launched
-from hetsim.results.reading.identity import check_holds_no_other, config_header, identity_in
-from hetsim.runtime.curve import Point
+from hetsim.files.identity import check_holds_no_other, config_header, identity_in
 from hetsim.runtime.experiment import Experiment
+from hetsim.runtime.recording.curve import Point
 
 DOWNLOAD = re.compile(r"[+]*(workload\.)?download=(?i:true)")
 """An argument that allows downloads of data. A file cannot vary it in a sweep."""

@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from hetsim.config.guard.resolvers import restrict
-from hetsim.results.reading.identity import folder_name, identity_of
+from hetsim.files.identity import folder_name, identity_of
 
 Entries = dict[str, Any]
 """A resolved config."""

@@ -9,7 +9,7 @@ from typing import ClassVar
 from hetsim import checks
 from hetsim.coordination.all_reduce import REASON_SYNCHRONOUS, REASON_UNCOMPRESSED
 from hetsim.coordination.base import Coordination
-from hetsim.coordination.held import HeldRanges
+from hetsim.coordination.bookkeeping.held import HeldRanges
 from hetsim.coordination.plan import Plan
 from hetsim.coordination.state import State
 from hetsim.effects import AllReduce, Batch, Commit, Contribution, Done, Gather, Gradient, Node, Pending, Program, Start, Update, Wait

@@ -8,10 +8,10 @@ from functools import partial
 from typing import ClassVar
 
 from hetsim.coordination.base import Coordination
-from hetsim.coordination.contributions import SynchronousContributions
+from hetsim.coordination.bookkeeping.contributions import SynchronousContributions
+from hetsim.coordination.bookkeeping.timings import UnreportedTimings, gather_timings
 from hetsim.coordination.plan import Plan, Split
 from hetsim.coordination.state import State
-from hetsim.coordination.timings import UnreportedTimings, gather_timings
 from hetsim.effects import AllReduce, Batch, Commit, Computed, Contribution, Gradient, Node, Program, Update
 from hetsim.policies.admission import Barrier
 from hetsim.policies.compensation import NoCompensation

@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from hetsim import checks
+from hetsim.coordination.bookkeeping.outstanding import Holding, Outstanding, Pushes
 from hetsim.coordination.local_steps import MAX_PERIOD
-from hetsim.coordination.outstanding import Holding, Outstanding
 from hetsim.coordination.parameter_server import ParameterServer
 from hetsim.coordination.plan import Plan
-from hetsim.coordination.pushes import Pushes
 from hetsim.coordination.state import State
 from hetsim.effects import Batch, Contribution, Gradient, LocalUpdate, Message, Node, Program, Receive, Send
 from hetsim.policies.admission import Decision

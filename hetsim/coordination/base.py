@@ -9,9 +9,9 @@ from functools import cached_property, partial
 from typing import Any, ClassVar
 
 from hetsim import checks
-from hetsim.coordination.contributions import part, ranks
+from hetsim.coordination.bookkeeping.contributions import part, ranks
+from hetsim.coordination.bookkeeping.regions import Regions
 from hetsim.coordination.plan import Plan
-from hetsim.coordination.regions import Regions
 from hetsim.coordination.state import State
 from hetsim.effects import Contribution, Node, PeerLost, Program, Regroup
 from hetsim.policies.admission import Admission

@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from hetsim.coordination.all_reduce import REASON_UNCOMPRESSED, SynchronousAllReduce, contributions
-from hetsim.coordination.contributions import SynchronousContributions
+from hetsim.coordination.bookkeeping.contributions import SynchronousContributions
+from hetsim.coordination.bookkeeping.timings import UnreportedTimings
 from hetsim.coordination.delayed_base import OneStepDelay
 from hetsim.coordination.plan import Plan, Split
 from hetsim.coordination.state import State
-from hetsim.coordination.timings import UnreportedTimings
 from hetsim.effects import (
     AllReduce,
     Commit,

@@ -9,9 +9,9 @@ from itertools import count
 from typing import ClassVar
 
 from hetsim import checks
+from hetsim.coordination.bookkeeping.outstanding import Pushes
 from hetsim.coordination.delayed_base import OneStepDelay
 from hetsim.coordination.plan import Plan, cursors
-from hetsim.coordination.pushes import Pushes
 from hetsim.coordination.state import State
 from hetsim.effects import (
     Batch,

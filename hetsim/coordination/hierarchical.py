@@ -9,9 +9,9 @@ from typing import ClassVar
 
 from hetsim import checks
 from hetsim.coordination.async_local_steps import AsyncLocalSteps
-from hetsim.coordination.outstanding import Holding, Outstanding
+from hetsim.coordination.bookkeeping.outstanding import Holding, Outstanding
+from hetsim.coordination.bookkeeping.regions import Regions
 from hetsim.coordination.plan import Plan
-from hetsim.coordination.regions import Regions
 from hetsim.coordination.state import State
 from hetsim.effects import Batch, Commit, Contribution, Message, Node, Now, PeerLost, Program, Receive, Send, Update
 from hetsim.policies.admission import Decision, EveryGradient

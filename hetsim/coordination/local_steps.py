@@ -8,11 +8,11 @@ from typing import ClassVar
 
 from hetsim import checks
 from hetsim.coordination.base import Coordination
-from hetsim.coordination.contributions import SynchronousContributions
+from hetsim.coordination.bookkeeping.contributions import SynchronousContributions
+from hetsim.coordination.bookkeeping.outstanding import Pushes
+from hetsim.coordination.bookkeeping.timings import UnreportedTimings, gather_timings
 from hetsim.coordination.plan import Plan, Split
-from hetsim.coordination.pushes import Pushes
 from hetsim.coordination.state import State
-from hetsim.coordination.timings import UnreportedTimings, gather_timings
 from hetsim.effects import AllGather, AllReduce, Commit, Contribution, Gradient, LocalUpdate, Node, Program, Update
 from hetsim.policies.admission import Barrier
 from hetsim.policies.compensation import NoCompensation

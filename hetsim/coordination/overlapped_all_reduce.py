@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from hetsim import checks
 from hetsim.coordination.all_reduce import SynchronousAllReduce, contributions
-from hetsim.coordination.contributions import SynchronousContributions
+from hetsim.coordination.bookkeeping.contributions import SynchronousContributions
 from hetsim.coordination.plan import Plan, Split
 from hetsim.coordination.state import State
 from hetsim.effects import Computed, GradientSum, Node, Program

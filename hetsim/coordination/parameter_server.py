@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from hetsim.coordination.base import Coordination
-from hetsim.coordination.outstanding import Holding as Holding
-from hetsim.coordination.outstanding import Outstanding as Outstanding
+from hetsim.coordination.bookkeeping.outstanding import Holding as Holding
+from hetsim.coordination.bookkeeping.outstanding import Outstanding as Outstanding
+from hetsim.coordination.bookkeeping.outstanding import Pushes
 from hetsim.coordination.plan import Plan
-from hetsim.coordination.pushes import Pushes
 from hetsim.coordination.state import State
 from hetsim.effects import Batch, Commit, Contribution, Gradient, Message, Node, PeerLost, Program, Receive, Send, Update
 from hetsim.policies.admission import Barrier, Decision, EveryGradient

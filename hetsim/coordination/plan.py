@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import NamedTuple, overload
 
-from hetsim.coordination.pools import Cursors, Pools
-from hetsim.coordination.regions import Regions
+from hetsim.coordination.bookkeeping.pools import Cursors, Pools
+from hetsim.coordination.bookkeeping.regions import Regions
 from hetsim.effects import Batch, ProgramError
 from hetsim.policies.allocation.base import proportional
 

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hetsim.coordination.pools import Cursors
+from hetsim.coordination.bookkeeping.pools import Cursors
 from hetsim.effects import Batch
 from hetsim.vector import Vector
 

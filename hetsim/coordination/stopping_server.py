@@ -6,9 +6,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from hetsim.coordination.bookkeeping.outstanding import Pushes
 from hetsim.coordination.parameter_server import Holding, ParameterServer
 from hetsim.coordination.plan import Plan
-from hetsim.coordination.pushes import Pushes
 from hetsim.coordination.state import State
 from hetsim.effects import Attempt, Node, Program, Receive, Send
 

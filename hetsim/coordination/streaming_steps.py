@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from hetsim import checks
-from hetsim.coordination.contributions import Round, SynchronousContributions
-from hetsim.coordination.fragments import check_fragments, cut_out, difference, fragments, merged
+from hetsim.coordination.bookkeeping.contributions import Round, SynchronousContributions
+from hetsim.coordination.bookkeeping.fragments import check_fragments, cut_out, difference, fragments, merged
+from hetsim.coordination.bookkeeping.timings import UnreportedTimings, gather_timings
 from hetsim.coordination.local_steps import LocalSteps
 from hetsim.coordination.plan import Plan
 from hetsim.coordination.state import State
-from hetsim.coordination.timings import UnreportedTimings, gather_timings
 from hetsim.effects import AllReduce, Commit, Contribution, Node, Program, Start, Update, Wait
 from hetsim.policies.compression import NoCompression
 from hetsim.vector import Vector

@@ -9,11 +9,10 @@ from typing import Any, ClassVar
 
 from hetsim import checks
 from hetsim.coordination.async_local_steps import cut
+from hetsim.coordination.bookkeeping.outstanding import Holding, Outstanding, Pushes
 from hetsim.coordination.local_steps import MAX_PERIOD
-from hetsim.coordination.outstanding import Holding, Outstanding
 from hetsim.coordination.parameter_server import ParameterServer
 from hetsim.coordination.plan import Plan
-from hetsim.coordination.pushes import Pushes
 from hetsim.coordination.state import State
 from hetsim.effects import Attempt, Batch, Contribution, Message, Node, Program, Receive, Send
 from hetsim.policies.admission import Barrier, Decision

@@ -10,7 +10,7 @@ import runpy
 import sys
 from pathlib import Path
 
-from hetsim.runtime.parent import end_with
+from hetsim.pool.parent import end_with
 
 SAFE = "PYTHONSAFEPATH"
 AS_BEFORE = "HETSIM_DDP_SAFEPATH"

@@ -25,12 +25,12 @@ from hetsim.ddp.clock import Clock
 from hetsim.ddp.exchange import Control
 from hetsim.ddp.windows import Window
 from hetsim.effects import Batch, Contribution
+from hetsim.files.folder import finish_run
+from hetsim.files.writing import begun
 from hetsim.policies.allocation import Allocation
-from hetsim.results.writing.folder import finish_run
-from hetsim.runtime.files import begun
-from hetsim.runtime.metrics import Metrics, ratio
-from hetsim.runtime.recorder import ALL_REDUCE, APPLY, COMMIT, GRADIENT, UPDATE
-from hetsim.runtime.trace import Trace
+from hetsim.runtime.recording.metrics import Metrics, ratio
+from hetsim.runtime.recording.recorder import ALL_REDUCE, APPLY, COMMIT, GRADIENT, UPDATE
+from hetsim.runtime.recording.trace import Trace
 
 UNREAD = 64
 """The number of windows whose marks are kept before the oldest are read. By then, a GPU has reached these."""

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from hetsim.calibration.cluster import Calibrated
 from hetsim.calibration.picture import page as picture
+from hetsim.files.reading import read_text
 from hetsim.reports.page import Page, Sheet
-from hetsim.results.reading.run_files import read_text
 from hetsim.results.writing.describe import signed
 from hetsim.results.writing.figures import own_style
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from hetsim.files.reading import shown
 from hetsim.reports.page import Page, Sheet
 from hetsim.results.comparison.findings import Findings
 from hetsim.results.comparison.pictures import figures
 from hetsim.results.comparison.sides import Side
 from hetsim.results.comparison.text import about, sections
-from hetsim.results.reading.run_files import shown
 from hetsim.results.writing.describe import formatted
 
 RATE = "updates_per_second"

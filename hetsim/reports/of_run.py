@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from hetsim.checks import printable
+from hetsim.files.identity import typed_overrides
+from hetsim.files.reading import is_number, read_text
+from hetsim.files.schema import entry, own_metrics
+from hetsim.files.summary_and_curve import NUMBERS, check_has, read_points, read_summary
 from hetsim.reports.page import Page, Sheet
-from hetsim.results.reading.identity import typed_overrides
 from hetsim.results.reading.intervals import read_intervals
-from hetsim.results.reading.run_files import is_number, read_text
-from hetsim.results.reading.schema import entry, own_metrics
-from hetsim.results.reading.summary_and_curve import NUMBERS, check_has, read_points, read_summary
 from hetsim.results.writing.describe import DESCRIBED, formatted, in_words
 from hetsim.results.writing.figures import curves, own_style, timeline
 

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hetsim.checks import printable
+from hetsim.files.writing import write_text
 from hetsim.reports.place import check_place
 from hetsim.results.writing.figures import own_style
-from hetsim.runtime.files import write_text
 from hetsim.version import __version__
 
 MAX_SVG, MAX_TABLES, MAX_TEXT = 500_000, 400_000, 100_000

@@ -11,14 +11,14 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from hetsim.checks import printable
+from hetsim.files.summary_and_curve import Curve, check_has, read_points, read_summary
+from hetsim.files.writing import written_whole
 from hetsim.reports.place import check_place
 from hetsim.results.comparison.sides import Sides
 from hetsim.results.comparison.traced import Rows, read_rows
-from hetsim.results.reading.summary_and_curve import Curve, check_has, read_points, read_summary
 from hetsim.results.writing.describe import in_words
 from hetsim.results.writing.figures import whose
-from hetsim.runtime.files import written_whole
-from hetsim.runtime.recorder import ALL_REDUCE, APPLY, COMMIT, DOWN, GATHER, GRADIENT, KINDS, MESSAGE, REGROUP, UPDATE
+from hetsim.runtime.recording.recorder import ALL_REDUCE, APPLY, COMMIT, DOWN, GATHER, GRADIENT, KINDS, MESSAGE, REGROUP, UPDATE
 
 TRACKS = {
     "computing": (GRADIENT,),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from hetsim.checks import printable
-from hetsim.results.reading.run_files import check_is_no_link
+from hetsim.files.reading import check_is_no_link
 
 
 def check_place(file: Path, option: str, ending: str) -> None:

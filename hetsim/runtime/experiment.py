@@ -16,15 +16,15 @@ from hetsim import checks
 from hetsim.cluster.improbable import improbable
 from hetsim.cluster.model import Cluster
 from hetsim.coordination.base import Coordination
+from hetsim.coordination.bookkeeping.pools import AlignedPools, Pools
+from hetsim.coordination.bookkeeping.regions import Regions
 from hetsim.coordination.plan import Plan
-from hetsim.coordination.pools import AlignedPools, Pools
-from hetsim.coordination.regions import Regions
 from hetsim.effects import Batch, Contribution
-from hetsim.runtime import loggers
 from hetsim.runtime.budget import Budget
 from hetsim.runtime.checkpointing import Checkpointing
-from hetsim.runtime.curve import Point
-from hetsim.runtime.trace import DETAILS
+from hetsim.runtime.recording import loggers
+from hetsim.runtime.recording.curve import Point
+from hetsim.runtime.recording.trace import DETAILS
 from hetsim.workloads import device
 from hetsim.workloads.partition import Partition
 from hetsim.workloads.phantom import PhantomWorkload

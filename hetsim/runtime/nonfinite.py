@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from hetsim.effects import Batch
 from hetsim.errors import RunFailed
-from hetsim.runtime.metrics import RankActivity
+from hetsim.runtime.recording.metrics import RankActivity
 from hetsim.vector import Phantom, Vector, zeros_like
 
 CHOICES = ("skip", "fail")

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from hetsim.cluster.compute_times import ServiceTimes, StepTimes
+from hetsim.coordination.bookkeeping.pools import Cursors
 from hetsim.coordination.plan import Plan
-from hetsim.coordination.pools import Cursors
 from hetsim.coordination.state import State
 from hetsim.effects import Batch
 from hetsim.runtime.buckets import buckets_of

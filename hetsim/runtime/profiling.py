@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 from hetsim.effects import Batch, Contribution
-from hetsim.runtime.recorder import PROFILE, Recorder, interval_recorder
+from hetsim.runtime.recording.recorder import PROFILE, Recorder, interval_recorder
 
 NUM_PERIODS = 10
 """A process with a quota computes for at least so many of its periods, because a quota does not slow the first part of one."""

@@ -108,7 +108,7 @@ class Checkpoint:
     seconds: tuple[float, ...] = ()
     """The run's clock at the commit of each rank, or of the server, by rank; empty: the run continues at 0."""
     progress: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
-    """The recorders' progress at the commit (`hetsim.runtime.run_record`); empty: none."""
+    """The recorders' progress at the commit (`hetsim.runtime.recording.run_record`); empty: none."""
 
     @property
     def began(self) -> float:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hetsim.results.reading.run_files import is_number
+from hetsim.files.reading import is_number
 from hetsim.sweeps.space import Space
 
 LEFT_BY_OPTUNA = "tpe:relative_params:"

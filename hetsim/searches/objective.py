@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hetsim import checks
-from hetsim.results.reading.summary_and_curve import read_curve, time_to
+from hetsim.files.summary_and_curve import read_curve, time_to
 
 OBJECTIVES = {
     **dict.fromkeys(("seconds", "staleness_mean", "staleness_max", "idle_share", "wall_seconds", "final.train_loss"), "minimize"),

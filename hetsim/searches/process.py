@@ -9,10 +9,10 @@ from dataclasses import asdict
 
 from hetsim.config.errors import sentence
 from hetsim.errors import RunFailed
+from hetsim.pool.json_process import answering
+from hetsim.pool.pool import Pool
 from hetsim.searches import trial
 from hetsim.searches.trial import Place, Pruned, Watch
-from hetsim.sweeps.json_process import answering
-from hetsim.sweeps.pool import Pool
 
 MODULE = "hetsim.searches.process"
 

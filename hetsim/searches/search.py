@@ -16,16 +16,16 @@ from typing import Any
 
 from hetsim import checks
 from hetsim.errors import RunFailed
-from hetsim.results.reading.lock import only_run_in, remove_if_empty
-from hetsim.results.reading.run_files import check_is_no_link
+from hetsim.files.lock import only_run_in, remove_if_empty
+from hetsim.files.reading import check_is_no_link
+from hetsim.files.writing import part_from_hard_links, write_text
+from hetsim.pool.engines import check_engine, check_processes, opened_pool
+from hetsim.pool.pool import despite_losses
 from hetsim.results.writing.describe import formatted
-from hetsim.runtime.files import part_from_hard_links, write_text
 from hetsim.searches import trial
 from hetsim.searches.journal import check_trials
 from hetsim.searches.objective import direction_of, on_the_way
 from hetsim.searches.trial import Place, Pruned, Watch
-from hetsim.sweeps.engines import check_engine, check_processes, opened_pool
-from hetsim.sweeps.pool import despite_losses
 from hetsim.sweeps.space import Space, chosen_words, other_words, parsed, same_words
 
 JOURNAL = "search.log"

@@ -10,9 +10,9 @@ from hetsim.config.compose import composed
 from hetsim.config.errors import in_one_sentence
 from hetsim.config.start import start
 from hetsim.config.written_config import entries_of, identity
-from hetsim.results.reading.identity import finished_summary, folder_name
-from hetsim.results.reading.lock import folder_lock, remove_if_empty
-from hetsim.runtime.curve import Point
+from hetsim.files.identity import finished_summary, folder_name
+from hetsim.files.lock import folder_lock, remove_if_empty
+from hetsim.runtime.recording.curve import Point
 from hetsim.searches.objective import objective_value
 
 Watch = Callable[[float, float | None, float | None], bool]

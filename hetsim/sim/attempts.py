@@ -7,7 +7,7 @@ from typing import Any
 
 from hetsim import effects as fx
 from hetsim.cluster.compute_times import StepTimes
-from hetsim.runtime.recorder import GRADIENT, RecordInterval, Row
+from hetsim.runtime.recording.recorder import GRADIENT, RecordInterval, Row
 from hetsim.sim.clock import Callback, Clock
 from hetsim.sim.membership import Membership
 from hetsim.sim.rank_process import LOST, RankProcess

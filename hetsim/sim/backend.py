@@ -11,14 +11,14 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from hetsim.errors import RunStopped
-from hetsim.results.writing.folder import run_folder
+from hetsim.files.folder import run_folder
 from hetsim.results.writing.summary import summary_of, write_summary
 from hetsim.runtime.backend import Backend
 from hetsim.runtime.checkpointing import StopRequest
 from hetsim.runtime.experiment import Experiment, Optimizers
 from hetsim.runtime.rank import Checkpoint
-from hetsim.runtime.recorder import Recorder
-from hetsim.runtime.trace import Trace
+from hetsim.runtime.recording.recorder import Recorder
+from hetsim.runtime.recording.trace import Trace
 from hetsim.sim.garbage import of_this_run
 from hetsim.sim.gradient_processes import AUTO, check
 from hetsim.sim.lockstep.world import LockstepWorld
@@ -129,7 +129,7 @@ def save(saver: Saver, experiment: Experiment, num_samples: int, checkpoint: Che
 class Simulation:
     """An experiment in virtual time, for programs that build its objects themselves. It writes no files.
 
-    Recorders observe the run (`hetsim.runtime.recorder`).
+    Recorders observe the run (`hetsim.runtime.recording.recorder`).
     """
 
     def __init__(self, experiment: Experiment, recorders: Sequence[Recorder] = ()) -> None:

@@ -9,9 +9,9 @@ from functools import partial
 from typing import Any
 
 from hetsim import effects as fx
-from hetsim.cluster.collectives import Collectives
 from hetsim.cluster.model import Cluster
-from hetsim.runtime.recorder import ALL_REDUCE, GATHER, REGROUP, Recorder, interval_recorder
+from hetsim.cluster.network.collectives import Collectives
+from hetsim.runtime.recording.recorder import ALL_REDUCE, GATHER, REGROUP, Recorder, interval_recorder
 from hetsim.sim.clock import SUSPENDED, Callback, Clock
 from hetsim.sim.rank_process import RankProcess
 from hetsim.vector import Vector, nbytes, scaled

@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from hetsim import checks
-from hetsim.runtime.cores import free_cores
+from hetsim.pool.cores import free_cores
 from hetsim.runtime.experiment import Experiment
 from hetsim.workloads.phantom import PhantomWorkload
 from hetsim.workloads.task import Task

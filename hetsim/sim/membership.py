@@ -16,7 +16,7 @@ from hetsim.cluster.outages import outages
 from hetsim.coordination.state import State
 from hetsim.errors import RunFailed
 from hetsim.runtime.experiment import Experiment
-from hetsim.runtime.recorder import DOWN, Recorder, RecordInterval, Row, ignore, interval_recorder
+from hetsim.runtime.recording.recorder import DOWN, Recorder, RecordInterval, Row, ignore, interval_recorder
 from hetsim.sim.clock import Callback, Clock
 from hetsim.sim.collective_ops import PendingCollectives
 from hetsim.sim.messages import Messaging

@@ -7,10 +7,10 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from hetsim import effects as fx
-from hetsim.cluster.changing_links import slowdown_of
 from hetsim.cluster.compute_times import Jitter, SharingWeights
 from hetsim.cluster.model import Cluster
-from hetsim.runtime.recorder import MESSAGE, Recorder, interval_recorder
+from hetsim.cluster.network.changing import slowdown_of
+from hetsim.runtime.recording.recorder import MESSAGE, Recorder, interval_recorder
 from hetsim.sim.clock import LAST, SUSPENDED, Callback, Clock
 from hetsim.sim.network.flows import Flows
 from hetsim.sim.network.links import Flow, Link, Route

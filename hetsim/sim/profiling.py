@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from hetsim.cluster.collectives import Collectives
 from hetsim.cluster.compute_times import StepTimes
 from hetsim.cluster.distributions import PROFILING
+from hetsim.cluster.network.collectives import Collectives
 from hetsim.runtime.experiment import Experiment
 from hetsim.runtime.profiling import Profile
 

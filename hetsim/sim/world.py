@@ -12,15 +12,15 @@ from hetsim import effects as fx
 from hetsim.coordination.state import State
 from hetsim.errors import RunFailed
 from hetsim.runtime.experiment import Experiment, Optimizers
-from hetsim.runtime.history import Checkpoints
-from hetsim.runtime.metrics import Metrics
 from hetsim.runtime.nonfinite import NonfiniteGradients
-from hetsim.runtime.outcome import Outcome
 from hetsim.runtime.preparation import prepare
 from hetsim.runtime.profiling import Profile
 from hetsim.runtime.rank import Checkpoint, RankState
-from hetsim.runtime.recorder import GRADIENT, UPDATE, Recorder, Row, ignore, interval_recorder
-from hetsim.runtime.run_record import RunRecord, activity_until
+from hetsim.runtime.recording.history import Checkpoints
+from hetsim.runtime.recording.metrics import Metrics
+from hetsim.runtime.recording.outcome import Outcome
+from hetsim.runtime.recording.recorder import GRADIENT, UPDATE, Recorder, Row, ignore, interval_recorder
+from hetsim.runtime.recording.run_record import RunRecord, activity_until
 from hetsim.runtime.stop import StopDecision
 from hetsim.runtime.world import handlers
 from hetsim.sim.attempts import Attempts

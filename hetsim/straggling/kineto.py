@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from hetsim.files.reading import brief, check_is_no_link, from_json, is_number, read_text, shown
 from hetsim.memory import check_fits
-from hetsim.results.reading.run_files import brief, check_is_no_link, from_json, is_number, read_text, shown
 from hetsim.straggling.job import Floats, Job, check_size
 
 ENDINGS = (".json", ".json.gz")

@@ -19,8 +19,8 @@ from hetsim.calibration.from_trace import FASTEST, Intervals, cluster_of
 from hetsim.cluster.fewer import without
 from hetsim.cluster.parse.cluster import parse_cluster
 from hetsim.errors import RunFailed
+from hetsim.files.temporary import temporary_folder
 from hetsim.runtime.experiment import Experiment
-from hetsim.runtime.temporary import temporary_folder
 from hetsim.straggling.job import Floats, Job
 from hetsim.straggling.judging import Found, Straggler
 from hetsim.trust.shipped import choices

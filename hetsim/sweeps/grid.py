@@ -22,7 +22,7 @@ from hetsim.config.guard.compositions import parsed
 from hetsim.config.guard.provenance import SWEPT
 from hetsim.config.guard.readable import check_readable
 from hetsim.config.typed import as_typed
-from hetsim.results.reading.config_file import flattened
+from hetsim.files.config_file import flattened
 from hetsim.sweeps.sweep_size import check_number, num_values
 
 EXAMPLE = "as in '+grid={ssgd: {learning_rate: [0.1, 0.2]}}'"

@@ -22,11 +22,11 @@ from hetsim.config.resumed import automatic, finished_already, with_resumed
 from hetsim.config.written_config import entries_of, identity, name_of_folder
 from hetsim.distributed.environment import first_rank
 from hetsim.errors import RunFailed
+from hetsim.files.folder import remove_error, write_error
+from hetsim.files.identity import finished_summary
+from hetsim.files.lock import folder_lock, only_run_in, remove_if_empty
 from hetsim.memory import out_of_memory
-from hetsim.results.reading.identity import finished_summary
-from hetsim.results.reading.lock import folder_lock, only_run_in, remove_if_empty
 from hetsim.results.writing.describe import describe, one_line
-from hetsim.results.writing.folder import remove_error, write_error
 from hetsim.sweeps.outcomes import Outcome
 
 failures: list[BaseException] = []

@@ -20,7 +20,7 @@ from joblib.externals.loky.backend.popen_loky_posix import Popen
 from joblib.externals.loky.backend.reduction import dumps
 
 from hetsim.config.guard.compositions import Template, compositions
-from hetsim.runtime.parent import end_with
+from hetsim.pool.parent import end_with
 from hetsim.sweeps.sent_runs import common_of, run_sent
 
 

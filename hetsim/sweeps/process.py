@@ -19,7 +19,7 @@ from hydra.plugins.launcher import Launcher
 
 from hetsim.config.errors import USERS, sentence
 from hetsim.config.guard.compositions import Compositions, Template, compositions
-from hetsim.sweeps.json_process import answering
+from hetsim.pool.json_process import answering
 from hetsim.sweeps.record import SweepRecord
 from hetsim.sweeps.sent_runs import common_of, received, run_sent
 

@@ -18,10 +18,10 @@ from omegaconf import DictConfig
 from hetsim import checks
 from hetsim.config.guard.compositions import compositions
 from hetsim.errors import RunFailed
+from hetsim.pool.pool import NodeLost, despite_losses
+from hetsim.pool.ray_pool import RayPool, check_installed, connected
 from hetsim.sweeps.outcomes import Outcome
-from hetsim.sweeps.pool import NodeLost, despite_losses
 from hetsim.sweeps.process import sendable
-from hetsim.sweeps.ray_pool import RayPool, check_installed, connected
 from hetsim.sweeps.record import SweepRecord
 
 

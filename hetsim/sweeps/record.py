@@ -19,9 +19,9 @@ from hetsim.config.errors import report, sentence
 from hetsim.config.guard.folders import check_folder, check_no_links, check_script, check_script_folder
 from hetsim.distributed.launch.failure_report import leave_reason
 from hetsim.errors import RunFailed
-from hetsim.results.reading.lock import only_run_in
-from hetsim.results.writing.folder import abandon
-from hetsim.runtime.files import unfinished, write_text
+from hetsim.files.folder import abandon
+from hetsim.files.lock import only_run_in
+from hetsim.files.writing import unfinished, write_text
 from hetsim.runtime.output import outlive_readers
 from hetsim.sweeps.execute import is_plain
 from hetsim.sweeps.outcomes import Outcome, closing_line, failure_lines

@@ -18,7 +18,7 @@ from omegaconf.basecontainer import BaseContainer
 
 from hetsim.config.guard import provenance
 from hetsim.config.guard.compositions import Template, compositions
-from hetsim.runtime.cores import share_cores
+from hetsim.pool.cores import share_cores
 from hetsim.sweeps import job  # noqa: F401 its resolver names the folders of runs
 from hetsim.sweeps.execute import execute
 

@@ -21,7 +21,7 @@ from submitit.local import local
 from hetsim.config.errors import USERS
 from hetsim.config.guard import provenance
 from hetsim.config.guard.compositions import compositions, digests
-from hetsim.runtime.cores import share_cores
+from hetsim.pool.cores import share_cores
 
 
 @contextlib.contextmanager

@@ -19,8 +19,8 @@ from hetsim.config.guard.folders import check_folder
 from hetsim.config.typed import as_typed
 from hetsim.config.typed_files import with_files
 from hetsim.errors import RunFailed
+from hetsim.pool.engines import check_engine
 from hetsim.sweeps import job
-from hetsim.sweeps.engines import check_engine
 from hetsim.sweeps.launchers import own_plugins
 from hetsim.sweeps.outcomes import Outcome
 from hetsim.sweeps.record import Refused, SweepRecord, launch_failure

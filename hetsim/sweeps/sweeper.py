@@ -21,8 +21,8 @@ from hetsim.config.guard.compositions import ONLY_HYDRA, compositions
 from hetsim.config.guard.references import NAME
 from hetsim.config.written_config import identity
 from hetsim.distributed.environment import is_launched
-from hetsim.results.reading.identity import folder_name
-from hetsim.runtime.files import write_text
+from hetsim.files.identity import folder_name
+from hetsim.files.writing import write_text
 from hetsim.sweeps.execute import is_plain
 from hetsim.sweeps.grid import Grid, is_of_grid
 from hetsim.sweeps.job import finished_outcome

@@ -22,7 +22,7 @@ class Quadratic(Workload):
     condition: float
     noise: float
     name: str = "quadratic"
-    imports: ClassVar[tuple[str, ...]] = ("hetsim.workloads.quadratic_task",)
+    imports: ClassVar[tuple[str, ...]] = ("hetsim.workloads.tasks.quadratic_task",)
 
     def __post_init__(self) -> None:
         checks.whole("workload.num_parameters", self.num_parameters)
@@ -35,7 +35,7 @@ class Quadratic(Workload):
         return self.num_parameters * (self.num_samples * BYTES[dtype] + 8 * DRAWN_TOGETHER)
 
     def load(self, *, seed: int, dtype: str, device: Device) -> Task:
-        from hetsim.workloads.quadratic_task import QuadraticTask
+        from hetsim.workloads.tasks.quadratic_task import QuadraticTask
 
         return QuadraticTask(
             num_parameters=self.num_parameters, num_samples=self.num_samples,

@@ -13,7 +13,7 @@ from hetsim.effects import Batch, Fragment
 from hetsim.vector import Phantom, Vector, length, piece, scaled
 from hetsim.workloads.device import Device, device
 from hetsim.workloads.partition import Divisible, Indices
-from hetsim.workloads.sequence import Sequence as SampleSequence
+from hetsim.workloads.tasks.sequence import Sequence as SampleSequence
 
 BYTES = {"float32": 4, "float64": 8}
 """The bytes of one number, by its dtype."""

@@ -24,7 +24,7 @@ class TinyLM(Workload):
     num_samples: int | None = None
     """The number of training sequences to use; every run uses the same ones."""
     name: str = "tiny_lm"
-    imports: ClassVar[tuple[str, ...]] = ("hetsim.workloads.language_task",)
+    imports: ClassVar[tuple[str, ...]] = ("hetsim.workloads.tasks.language_task",)
     has_model: ClassVar[bool] = True
     smaller: ClassVar[str] = "lower workload.width or workload.num_layers"
 
@@ -42,7 +42,7 @@ class TinyLM(Workload):
         return COPIES * BYTES[dtype] * (12 * self.num_layers * self.width**2 + self.context_length * self.width)
 
     def load(self, *, seed: int, dtype: str, device: Device) -> Task:
-        from hetsim.workloads.language_task import LanguageTask
+        from hetsim.workloads.tasks.language_task import LanguageTask
 
         options = {"width": self.width, "num_layers": self.num_layers, "num_heads": self.num_heads}
         return LanguageTask(

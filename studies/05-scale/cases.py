@@ -21,7 +21,7 @@ from hetsim.policies.allocation import Even, GradualShift, OptPerf, Proportional
 from hetsim.policies.weighting import PerSample
 from hetsim.runtime.budget import Budget
 from hetsim.runtime.experiment import Experiment
-from hetsim.runtime.recorder import Recorder
+from hetsim.runtime.recording.recorder import Recorder
 from hetsim.sim import Simulation
 from hetsim.workloads.phantom import PhantomWorkload
 from hetsim.workloads.task import OptimizerRecipe, Recipe

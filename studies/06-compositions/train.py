@@ -17,8 +17,8 @@ from tqdm import tqdm
 from training import BATCH, MOST, PARTITIONS, CachedMNIST, cluster, speeds
 
 from hetsim.runtime.budget import Budget
-from hetsim.runtime.curve import Point
 from hetsim.runtime.experiment import Experiment
+from hetsim.runtime.recording.curve import Point
 from hetsim.sim import Simulation
 from hetsim.workloads.data.digits import Digits
 from hetsim.workloads.data.torchvision import MNIST

@@ -24,7 +24,7 @@ from hetsim.effects import Contribution
 from hetsim.policies.admission import Barrier, BoundedStaleness, EveryGradient, SoftSync
 from hetsim.runtime.budget import Budget
 from hetsim.runtime.experiment import Experiment
-from hetsim.runtime.recorder import Recorder
+from hetsim.runtime.recording.recorder import Recorder
 from hetsim.sim import Simulation
 from hetsim.workloads.phantom import PhantomWorkload
 from hetsim.workloads.task import OptimizerRecipe, Recipe

@@ -29,9 +29,9 @@ from hetsim.advice.timing import Timed, Timing
 from hetsim.advice.training import Round, Trained, Training, reachable
 from hetsim.cli.advise import main
 from hetsim.config.methods import shipped
+from hetsim.files.summary_and_curve import LossPoint
 from hetsim.reports import of_advice
 from hetsim.reports.page import document
-from hetsim.results.reading.summary_and_curve import LossPoint
 
 pytestmark = pytest.mark.slow
 

@@ -13,7 +13,7 @@ from hetsim.advice.candidates import Candidate
 from hetsim.advice.question import asked
 from hetsim.advice.simulated import Outcome, experiment, simulated
 from hetsim.advice.timing import Timed, ranked
-from hetsim.cluster.changing import CYCLES, seconds_of_changes
+from hetsim.cluster.network.changing import CYCLES, seconds_of_changes
 from hetsim.config.methods import shipped
 
 SLOW, FAST = "seconds_per_sample: 5e-3, overhead_seconds: 3e-2", "seconds_per_sample: 1e-3, overhead_seconds: 5e-3"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hetsim.calibration.changing_split import ChangingSplit
+from hetsim.calibration.program import ChangingSplit
 
 
 @pytest.mark.parametrize("most", [None, (100, 30, 200)])

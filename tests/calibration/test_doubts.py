@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import worlds
 
-from hetsim.calibration import doubts as reasons
+from hetsim.calibration import cluster as calibrated_cluster
+from hetsim.calibration.cluster import doubts
 from hetsim.calibration.composition import Part, composed
-from hetsim.calibration.doubts import doubts
 from hetsim.calibration.fit import Steps
 from hetsim.calibration.readings import Reading
 from hetsim.cluster.parse.cluster import parse_cluster
@@ -144,4 +144,4 @@ def test_a_composed_cluster_has_the_doubts_of_its_parts() -> None:
 )
 def test_more_threads_than_cores_are_a_doubt(widths: list[int], cores: list[float], found: list[str]) -> None:
     """Nodes 0 and 1 are on one machine. Workers of one thread each share cores as described."""
-    assert reasons.crowded(widths, [7.0, 7.0, 8.0], cores) == found
+    assert calibrated_cluster.crowded(widths, [7.0, 7.0, 8.0], cores) == found

@@ -17,14 +17,14 @@ import worlds
 from hetsim.calibration.accounts import PROGRAM
 from hetsim.calibration.cluster import calibrated
 from hetsim.calibration.fit import Cold, Line, Steps, busy_speeds
-from hetsim.calibration.machine import machine_seconds
 from hetsim.calibration.measuring.balance import computing, ends_at
 from hetsim.calibration.network import KEPT, work_of_ends
+from hetsim.calibration.program import machine_seconds
 from hetsim.calibration.readings import AT_OWN_PACE, IN_STEP, KINDS, OVERLAPPED, WHOLE, Measured, Reading
 from hetsim.cluster.hosts import Host
 from hetsim.cluster.model import Cluster, Network, Node, Server
+from hetsim.cluster.network.racks import Between, Rack
 from hetsim.cluster.parse.cluster import parse_cluster
-from hetsim.cluster.racks import Between, Rack
 
 SIZES = [8, 16, 32, 64, 128]
 HELD_OUT = [22, 45, 90]

@@ -17,10 +17,10 @@ from hetsim.distributed.rank.run import RankRun
 from hetsim.effects import Batch
 from hetsim.errors import RunFailed
 from hetsim.runtime.experiment import Experiment
-from hetsim.runtime.metrics import RankActivity
 from hetsim.runtime.nonfinite import NonfiniteGradients, is_finite
+from hetsim.runtime.recording.metrics import RankActivity
 from hetsim.sim.backend import Simulator, world_of
-from hetsim.workloads.quadratic_task import QuadraticTask
+from hetsim.workloads.tasks.quadratic_task import QuadraticTask
 
 BROKEN = 12
 """A position whose gradient is not finite."""

@@ -29,9 +29,9 @@ from hetsim.effects import Batch, Contribution
 from hetsim.errors import RunStopped
 from hetsim.runtime.checkpointing import Due
 from hetsim.runtime.experiment import Experiment
-from hetsim.runtime.metrics import Applied
 from hetsim.runtime.preparation import OF_POLICIES, among_others
 from hetsim.runtime.rank import Checkpoint, RankState
+from hetsim.runtime.recording.metrics import Applied
 from hetsim.trust.shipped import configs
 
 SAVED: dict[str, Any] = {"checkpoint": {"every_updates": 4}, "trace": "full"}

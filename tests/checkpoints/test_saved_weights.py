@@ -13,8 +13,8 @@ from worlds import experiment
 
 from hetsim.sim.backend import Simulator
 from hetsim.workloads.device import device
-from hetsim.workloads.flat_model import FlatModel, FlatTask
 from hetsim.workloads.models.registry import build_model
+from hetsim.workloads.tasks.flat_model import FlatModel, FlatTask
 
 
 @pytest.mark.parametrize("which", ["final", "best"])

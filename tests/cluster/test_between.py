@@ -9,7 +9,7 @@ import pytest
 from cluster_runs import timed, world
 from worlds import composed, experiment, node
 
-from hetsim.cluster.collectives import Collectives
+from hetsim.cluster.network.collectives import Collectives
 from hetsim.cluster.parse.cluster import parse_cluster
 from hetsim.distributed.rank.run import described_seconds
 

@@ -13,9 +13,9 @@ from processes import run_in_processes
 from rings import ring_seconds
 from worlds import experiment, node, simulate
 
-from hetsim.cluster.collectives import ALGORITHMS, Collectives
 from hetsim.cluster.distributions import COLLECTIVES
 from hetsim.cluster.model import Cluster
+from hetsim.cluster.network.collectives import ALGORITHMS, Collectives
 from hetsim.sim.network.links import Link, Route
 
 LAW = {"distribution": "expon", "scale": 0.05}

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from rings import ring_seconds
 from worlds import node
 
-from hetsim.cluster.collectives import Collectives
 from hetsim.cluster.model import Cluster
+from hetsim.cluster.network.collectives import Collectives
 from hetsim.sim.clock import Clock
 from hetsim.sim.network.flows import Flows
 from hetsim.sim.network.links import Link, Route

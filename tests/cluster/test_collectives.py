@@ -9,8 +9,8 @@ import pytest
 from cluster_runs import WIRE, built, timed, world
 from worlds import node
 
-from hetsim.cluster.collectives import ALGORITHMS, Collectives
 from hetsim.cluster.model import Cluster
+from hetsim.cluster.network.collectives import ALGORITHMS, Collectives
 
 
 def collective(algorithm: str, *nodes: dict[str, Any], members: Sequence[int] | None = None, **network: Any) -> Collectives:

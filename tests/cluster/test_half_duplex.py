@@ -8,7 +8,7 @@ import pytest
 from cluster_runs import Asking, built, play, timed, world
 from worlds import node
 
-from hetsim.cluster.collectives import Collectives
+from hetsim.cluster.network.collectives import Collectives
 from hetsim.distributed.pacing.shared_links import SharedLinks, Transfer
 from hetsim.effects import Now, Receive, Send
 

@@ -11,8 +11,8 @@ from cluster_runs import built, play, recorded, timed, world
 from worlds import node
 
 from hetsim import effects as fx
-from hetsim.cluster.collectives import ALGORITHMS, Collectives
-from hetsim.cluster.link_slowdown import LinkSlowdown
+from hetsim.cluster.network.collectives import ALGORITHMS, Collectives
+from hetsim.cluster.network.link_slowdown import LinkSlowdown
 from hetsim.cluster.parse.cluster import parse_cluster
 from hetsim.distributed.pacing.shared_links import SharedLinks, Transfer
 from hetsim.vector import Phantom

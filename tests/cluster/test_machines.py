@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from cluster_runs import timed
 
-from hetsim.cluster.collectives import Collectives
 from hetsim.cluster.model import Cluster, Path
+from hetsim.cluster.network.collectives import Collectives
 from hetsim.cluster.parse.cluster import parse_cluster
 from hetsim.config.resolved import resolved
 from hetsim.results.writing.remarks import remarks

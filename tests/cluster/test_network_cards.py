@@ -8,9 +8,9 @@ import pytest
 from cluster_runs import WIRE, built, timed, world
 from worlds import node
 
-from hetsim.cluster.collectives import Collectives
 from hetsim.cluster.fewer import without
 from hetsim.cluster.model import Cluster
+from hetsim.cluster.network.collectives import Collectives
 
 CARDS = {**WIRE, "latency_seconds": 0.0, "sharing": "max_min"}
 BOTH = {"uplink_bytes_per_second": 64.0, "downlink_bytes_per_second": 64.0}

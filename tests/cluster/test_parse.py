@@ -8,7 +8,7 @@ import pytest
 from cluster_runs import WIRE, built, timed, world
 from worlds import node
 
-from hetsim.cluster.collectives import ALGORITHMS
+from hetsim.cluster.network.collectives import ALGORITHMS
 
 RACK = {"racks": {"a": {}}}
 IN_A = node(1.0, rack="a")

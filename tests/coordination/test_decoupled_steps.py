@@ -11,12 +11,12 @@ import torch
 from test_local_steps import steps
 from worlds import NO_NETWORK, Run, cluster, experiment, node, simulate, tiles
 
-from hetsim.coordination.merging import radial_directional
+from hetsim.coordination.decoupled_steps import radial_directional
 from hetsim.effects import Batch, Contribution
 from hetsim.policies.quorum import Quorum, QuorumState
 from hetsim.policies.weighting import Tokens
 from hetsim.vector import Phantom, unit
-from hetsim.workloads.quadratic_task import QuadraticTask
+from hetsim.workloads.tasks.quadratic_task import QuadraticTask
 
 OWNED: dict[str, Any] = {"data": "owned", "workload": {"num_parameters": 8, "num_samples": 90}, "batch_size": 30, "dtype": "float64"}
 SPEEDS = (4.0, 4.0, 2.0, 1.0)

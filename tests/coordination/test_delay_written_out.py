@@ -12,7 +12,7 @@ from worlds import Run, cluster, node, simulate
 
 from hetsim.effects import Batch
 from hetsim.policies.compensation import Compensation, DelayCompensation, NoCompensation
-from hetsim.workloads.quadratic_task import QuadraticTask
+from hetsim.workloads.tasks.quadratic_task import QuadraticTask
 
 pytestmark = pytest.mark.slow
 

@@ -16,7 +16,7 @@ from hetsim.policies.admission import Barrier, EveryGradient
 from hetsim.policies.allocation.periodic import SpeedProportional
 from hetsim.policies.weighting import PerSample
 from hetsim.runtime.experiment import Experiment
-from hetsim.workloads.quadratic_task import QuadraticTask
+from hetsim.workloads.tasks.quadratic_task import QuadraticTask
 
 
 def alone(**policies: Any) -> LocalSteps:

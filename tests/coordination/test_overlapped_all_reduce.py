@@ -27,12 +27,12 @@ from hetsim.errors import RunFailed
 from hetsim.runtime.buckets import buckets_of, divided, evenly, one_after_another
 from hetsim.runtime.experiment import Experiment
 from hetsim.runtime.rank import RankState
-from hetsim.workloads.backward import Terms
-from hetsim.workloads.classification import Classification
 from hetsim.workloads.device import device
-from hetsim.workloads.flat_model import FlatModel
 from hetsim.workloads.models.registry import OWN
 from hetsim.workloads.task import Bucket, Piece
+from hetsim.workloads.tasks.backward import Terms
+from hetsim.workloads.tasks.classification import Classification
+from hetsim.workloads.tasks.flat_model import FlatModel
 
 OVERLAPPED = ("method=ssgd", "coordination=overlapped_all_reduce")
 LINK = {"latency_seconds": 0.125, "bytes_per_second": 64.0}

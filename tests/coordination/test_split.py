@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from worlds import cluster, experiment, node, simulate
 
 from hetsim.coordination.all_reduce import UnreportedTimings, contributions, with_timings
-from hetsim.coordination.contributions import SynchronousContributions
+from hetsim.coordination.bookkeeping.contributions import SynchronousContributions
 from hetsim.coordination.plan import Layout, Plan, Split
 from hetsim.effects import Batch, Computed, Contribution
-from hetsim.runtime.metrics import Applied
+from hetsim.runtime.recording.metrics import Applied
 
 SHARES = st.lists(st.integers(1, 9), min_size=1, max_size=6).map(tuple)
 

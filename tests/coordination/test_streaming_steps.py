@@ -10,15 +10,15 @@ from test_local_steps import learned, steps
 from threads import run_in_threads
 from worlds import NO_NETWORK, UNEVEN, Run, cluster, experiment, node, simulate
 
-from hetsim.coordination.fragments import fragments
+from hetsim.coordination.bookkeeping.fragments import fragments
 from hetsim.coordination.plan import Plan
 from hetsim.distributed.rank.run import RankRun
 from hetsim.effects import Batch, Fragment, Update
 from hetsim.runtime.rank import RankState, by_fragment
 from hetsim.vector import Phantom
 from hetsim.workloads.optimizer import FlatOptimizer
-from hetsim.workloads.quadratic_task import QuadraticTask
 from hetsim.workloads.task import OptimizerRecipe, Recipe
+from hetsim.workloads.tasks.quadratic_task import QuadraticTask
 
 BOTH_WORLDS = pytest.mark.parametrize("world", ["sim", "dist"])
 SMALL: dict[str, Any] = {

@@ -19,9 +19,9 @@ import hetsim
 from hetsim.cli import calibrate
 from hetsim.cluster.parse.cluster import parse_cluster
 from hetsim.ddp.schedule import Data
+from hetsim.files.summary_and_curve import read_summary
 from hetsim.policies.allocation import proportional
 from hetsim.results.comparison.findings import compare, document
-from hetsim.results.reading.summary_and_curve import read_summary
 
 pytestmark = pytest.mark.slow
 F64, F32 = 1e-12, 5e-6

@@ -9,7 +9,7 @@ from ddp_laws import BATCH_SIZE, PARTS
 from loop_laws import LOOPS, NUMBER, WITH_WORKERS, all_loops, rest
 from ranks import result, world
 
-from hetsim.results.reading.summary_and_curve import read_summary
+from hetsim.files.summary_and_curve import read_summary
 
 pytestmark = pytest.mark.slow
 

@@ -18,9 +18,9 @@ from hetsim.distributed.communication.fake import FakeNetwork
 from hetsim.distributed.pacing.cpu_quota import Uncapped
 from hetsim.distributed.rank.results import close, collect_results, send_results
 from hetsim.distributed.rank.run import RankRun
-from hetsim.runtime.files import unfinished
-from hetsim.runtime.metrics import RankActivity
-from hetsim.runtime.trace import Trace
+from hetsim.files.writing import unfinished
+from hetsim.runtime.recording.metrics import RankActivity
+from hetsim.runtime.recording.trace import Trace
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from hetsim.calibration.machine import PER_THREAD, Meter, clocks_of_working_threads, cpu_seconds
+from hetsim.calibration.program import PER_THREAD, Meter, clocks_of_working_threads, cpu_seconds
 from hetsim.distributed.communication.gloo import GlooTransport
 from hetsim.distributed.launch.participation import compute_here_alone
 

@@ -17,9 +17,9 @@ from worlds import exit_status
 
 from hetsim.cli.main import main
 from hetsim.distributed.launch import local as launch
-from hetsim.results.writing.folder import FILES, finish_run
-from hetsim.runtime import files
-from hetsim.runtime.files import unfinished
+from hetsim.files import writing as files
+from hetsim.files.folder import FILES, finish_run
+from hetsim.files.writing import unfinished
 from hetsim.sweeps import job
 
 pytestmark = pytest.mark.slow

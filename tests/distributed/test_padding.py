@@ -34,14 +34,14 @@ from hetsim.distributed.settings import Emulation
 from hetsim.effects import AllReduce, Batch, Commit, Effect, Gradient, GradientSum, PeerLost, Program, Receive, Send, Start, Update, Wait
 from hetsim.errors import RunFailed
 from hetsim.results.reading.intervals import first_intervals
-from hetsim.runtime.metrics import Metrics
 from hetsim.runtime.nonfinite import NonfiniteGradients
 from hetsim.runtime.preparation import prepare
 from hetsim.runtime.profiling import Profile
 from hetsim.runtime.rank import Checkpoint, RankState
-from hetsim.runtime.recorder import COMMIT, GRADIENT
-from hetsim.runtime.run_record import RunRecord
-from hetsim.runtime.trace import Trace, as_table
+from hetsim.runtime.recording.metrics import Metrics
+from hetsim.runtime.recording.recorder import COMMIT, GRADIENT
+from hetsim.runtime.recording.run_record import RunRecord
+from hetsim.runtime.recording.trace import Trace, as_table
 from hetsim.vector import Phantom
 
 BEGAN = 100.0

@@ -20,7 +20,7 @@ from pyarrow import parquet
 from running import LONG, family, hetsim, started, wait_for
 from worlds import Row, cluster, experiment, node, simulate, tiles
 
-from hetsim.cluster.collectives import Collectives
+from hetsim.cluster.network.collectives import Collectives
 from hetsim.config.build import AXES
 from hetsim.coordination.base import Coordination
 from hetsim.coordination.plan import Plan

@@ -23,12 +23,12 @@ from hetsim.distributed.rank.results import collect_results, send_results
 from hetsim.distributed.rank.run import RankRun
 from hetsim.effects import AllReduce, Commit, Gradient, LocalUpdate, Node, Program, Receive, Regroup, Send, Update
 from hetsim.errors import ProgramError, RunFailed
+from hetsim.files.writing import unfinished
 from hetsim.policies.admission import Decision, EveryGradient
 from hetsim.runtime.experiment import Experiment
-from hetsim.runtime.files import unfinished
 from hetsim.runtime.rank import RankState
-from hetsim.runtime.recorder import GRADIENT
-from hetsim.runtime.trace import MAX_LIST_NUMBERS, TracePart, append_received
+from hetsim.runtime.recording.recorder import GRADIENT
+from hetsim.runtime.recording.trace import MAX_LIST_NUMBERS, TracePart, append_received
 
 pytestmark = pytest.mark.slow
 
@@ -359,7 +359,7 @@ def test_a_part_of_a_trace_goes_through_bytes(tmp_path: Path) -> None:
     """All rows, also of more than one batch; anything else is one sentence."""
     from pyarrow import parquet
 
-    from hetsim.runtime.trace import Trace
+    from hetsim.runtime.recording.trace import Trace
 
     rows = [(float(i), float(i + 1), 1, GRADIENT, i, 5, 0, 0) for i in range(100_000)]
     with TracePart("full") as part:

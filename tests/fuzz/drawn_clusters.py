@@ -10,8 +10,8 @@ from typing import Any
 import known_keys
 from drawn_values import NUMBERS, SIZES, Raw, hostile, misspelt
 
-from hetsim.cluster.collectives import ALGORITHMS
 from hetsim.cluster.distributions import COMMON
+from hetsim.cluster.network.collectives import ALGORITHMS
 
 RACKS = ("a", "b", "c")
 SLOWDOWN = "load.csv"

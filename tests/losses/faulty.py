@@ -30,8 +30,8 @@ from hetsim.distributed.rank.world import ProcessWorld
 from hetsim.effects import Batch, Contribution
 from hetsim.errors import RunFailed
 from hetsim.runtime.experiment import Experiment
-from hetsim.runtime.history import History
 from hetsim.runtime.rank import Checkpoint
+from hetsim.runtime.recording.history import History
 from hetsim.workloads.device import Device
 from hetsim.workloads.quadratic import Quadratic
 from hetsim.workloads.task import Task

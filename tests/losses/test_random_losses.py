@@ -13,7 +13,7 @@ from worlds import cluster, experiment, node, simulate
 
 from hetsim.checkpoints.folder import newest
 from hetsim.errors import RunStopped
-from hetsim.results.writing.folder import FILES
+from hetsim.files.folder import FILES
 from hetsim.runtime.checkpointing import Checkpointing
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]

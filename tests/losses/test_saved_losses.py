@@ -22,7 +22,7 @@ from hetsim.checkpoints.folder import newest
 from hetsim.checkpoints.resume import load
 from hetsim.distributed.membership.faults import Schedule, check_faults
 from hetsim.errors import RunFailed, RunStopped
-from hetsim.results.writing.folder import FILES
+from hetsim.files.folder import FILES
 from hetsim.runtime.checkpointing import STOPPED, Checkpointing
 
 CRASHING = {**cluster(node(1e-3, count=4)), "faults": {"schedule": [{"nodes": [1], "crash": 0.5, "repair": 1.0}]}}

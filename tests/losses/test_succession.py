@@ -22,7 +22,7 @@ from hetsim.distributed.membership.losses import Ledger
 from hetsim.distributed.rank.stopping import StopWatch
 from hetsim.distributed.rank.succession import LAG, Rows, Succession, Told
 from hetsim.errors import RunFailed, RunStopped
-from hetsim.results.writing.folder import FILES
+from hetsim.files.folder import FILES
 from hetsim.runtime.checkpointing import Checkpointing, StopRequest
 from hetsim.runtime.rank import Checkpoint
 

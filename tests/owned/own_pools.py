@@ -12,14 +12,14 @@ from methods import DROPPING
 from test_every_method import short
 from worlds import Run, tiles
 
-from hetsim.coordination.pools import Cursors
+from hetsim.coordination.bookkeeping.pools import Cursors
 from hetsim.effects import Batch, Contribution
 from hetsim.runtime.experiment import Experiment
 from hetsim.workloads.device import Device
 from hetsim.workloads.optimizer import FlatOptimizer
 from hetsim.workloads.partition import Divisible, Indices, Partition
-from hetsim.workloads.sequence import Sequence as SampleSequence
 from hetsim.workloads.task import Evaluation, OptimizerRecipe, Task, Workload
+from hetsim.workloads.tasks.sequence import Sequence as SampleSequence
 
 SIZES = (50, 30, 20)
 DROPS = DROPPING

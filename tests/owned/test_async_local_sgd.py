@@ -11,8 +11,8 @@ from test_async_local_steps import CENTRES, SECONDS, on_q
 from test_owned_data import WORLD_Q, settled
 from worlds import NO_NETWORK, NOISE, cluster, experiment, node, simulate
 
+from hetsim.coordination.dynamic_local_steps import DynamicLocalSteps
 from hetsim.effects import Batch, Contribution
-from hetsim.policies.local_steps import DynamicLocalSteps
 from hetsim.workloads.delayed_nesterov import DelayedNesterov
 
 

@@ -17,9 +17,9 @@ from test_every_method import short
 from threads import run_in_threads
 from worlds import NO_NETWORK, Run, cluster, experiment, node, rows_of, simulate
 
+from hetsim.coordination.bookkeeping.regions import Regions
 from hetsim.coordination.hierarchical import HierarchicalLocalSteps
 from hetsim.coordination.plan import Plan
-from hetsim.coordination.regions import Regions
 from hetsim.coordination.state import State
 from hetsim.effects import Node, PeerLost, Program, Receive
 from hetsim.workloads.delayed_nesterov import DelayedNesterov

@@ -14,8 +14,8 @@ import pages
 import pytest
 
 from hetsim.cli.main import main
-from hetsim.results.reading.schema import check_kinds
-from hetsim.runtime.outcome import Pool
+from hetsim.files.schema import check_kinds
+from hetsim.runtime.recording.outcome import Pool
 from hetsim.sweeps import job
 from hetsim.trust.shipped import configs
 

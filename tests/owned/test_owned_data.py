@@ -18,14 +18,14 @@ from test_lockstep import reported
 from threads import run_in_threads
 from worlds import NO_NETWORK, UNEVEN, cluster, experiment, node, simulate
 
-from hetsim.coordination.pools import AlignedPools, Cursors, Pools
+from hetsim.coordination.bookkeeping.pools import AlignedPools, Cursors, Pools
 from hetsim.effects import Batch
-from hetsim.results.reading.identity import identity_of
+from hetsim.files.identity import identity_of
 from hetsim.sim.backend import world_of
 from hetsim.sim.lockstep.world import LockstepWorld
 from hetsim.sim.world import EventWorld
 from hetsim.workloads.partition import ByClass, ByFile, Contiguous, Dirichlet, Divisible, Even
-from hetsim.workloads.sequence import Sequence, word, words
+from hetsim.workloads.tasks.sequence import Sequence, word, words
 
 pytestmark = pytest.mark.slow
 

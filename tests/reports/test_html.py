@@ -17,8 +17,8 @@ from worlds import exit_status, experiment
 from hetsim.cli.compare import main as compare_main
 from hetsim.cli.report import main as report_main
 from hetsim.cli.table import main as table_main
+from hetsim.files.identity import config_header
 from hetsim.reports.page import MAX_TEXT, POLICY, Page, Sheet, document
-from hetsim.results.reading.identity import config_header
 from hetsim.sim import Simulator
 
 SCRIPT = "<script>alert(1)</script>"

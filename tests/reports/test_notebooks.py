@@ -14,7 +14,7 @@ import pytest
 import hetsim
 from hetsim.api import Search
 from hetsim.config.typed import words_for
-from hetsim.runtime import bars
+from hetsim.runtime.recording import progress as bars
 
 SHORT: dict[str, Any] = {"workload": "quadratic", "budget": {"epochs": None, "updates": 3}, "pictures": False}
 

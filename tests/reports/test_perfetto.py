@@ -13,8 +13,8 @@ from worlds import cluster, exit_status, experiment, node
 from hetsim.cli.compare import main as compare_main
 from hetsim.reports.perfetto import traced, write
 from hetsim.results.writing.figures import whose
-from hetsim.runtime.recorder import APPLY, COMMIT, GRADIENT, MESSAGE, UPDATE
-from hetsim.runtime.trace import as_table
+from hetsim.runtime.recording.recorder import APPLY, COMMIT, GRADIENT, MESSAGE, UPDATE
+from hetsim.runtime.recording.trace import as_table
 from hetsim.sim import Simulator
 
 pb2 = pytest.importorskip("perfetto.protos.perfetto.trace.perfetto_trace_pb2", reason="the package perfetto is not installed")

@@ -12,13 +12,13 @@ import pytest
 from threads import run_in_threads
 from worlds import cluster, experiment, node, simulate
 
-from hetsim.coordination.contributions import SynchronousContributions
+from hetsim.coordination.bookkeeping.contributions import SynchronousContributions
 from hetsim.coordination.plan import Plan
 from hetsim.effects import Batch, Contribution
 from hetsim.results.writing.describe import describe, one_line
 from hetsim.results.writing.remarks import diverged
-from hetsim.runtime.divergence import Divergence
 from hetsim.runtime.experiment import Experiment
+from hetsim.runtime.recording.divergence import Divergence
 from hetsim.sim import Simulator
 from hetsim.workloads.task import Evaluation
 

@@ -13,7 +13,7 @@ from worlds import experiment
 
 import hetsim
 from hetsim.errors import RunFailed
-from hetsim.runtime import loggers
+from hetsim.runtime.recording import loggers
 
 WORDS = ("method=ssgd", "workload=quadratic", "cluster=uniform4", "budget.epochs=null", "budget.updates=3", "pictures=false")
 

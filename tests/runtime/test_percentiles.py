@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from threads import run_in_threads
 from worlds import experiment, simulate
 
-from hetsim.coordination.contributions import SynchronousContributions
+from hetsim.coordination.bookkeeping.contributions import SynchronousContributions
 from hetsim.coordination.plan import Plan
 from hetsim.effects import Batch, Contribution
-from hetsim.runtime.metrics import Applied, Metrics, percentile
+from hetsim.runtime.recording.metrics import Applied, Metrics, percentile
 from hetsim.sim.lockstep import LockstepWorld
 
 RUNS = {

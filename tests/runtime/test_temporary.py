@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hetsim.runtime.temporary import OWNER, owned, remove_abandoned, temporary_folder
+from hetsim.files.temporary import OWNER, owned, remove_abandoned, temporary_folder
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def test_a_long_path_is_one_sentence_where_sockets_would_not_fit(length: int) ->
     """Of 108 bytes of a path, the last one is a zero, and multiprocessing adds 32 to that of the folder for temporary files."""
     code = (
         "from multiprocessing.connection import Listener\n"
-        "from hetsim.runtime.temporary import own_multiprocessings_folder\n"
+        "from hetsim.files.temporary import own_multiprocessings_folder\n"
         "own_multiprocessings_folder()\n"
         "Listener()"
     )

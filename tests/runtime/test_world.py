@@ -12,7 +12,7 @@ import pytest
 from hetsim import effects as fx
 from hetsim.distributed.rank.world import ProcessWorld
 from hetsim.errors import ProgramError, RunFailed
-from hetsim.runtime.recorder import GRADIENT, UPDATE, Recorder, interval_recorder
+from hetsim.runtime.recording.recorder import GRADIENT, UPDATE, Recorder, interval_recorder
 from hetsim.runtime.world import World, as_program_error, effect_types, handlers, method_name, unsupported
 from hetsim.sim.lockstep import LockstepWorld
 from hetsim.sim.world import EventWorld

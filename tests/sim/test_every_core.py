@@ -17,8 +17,8 @@ from methods import METHODS
 from worlds import UNEVEN, Run, cluster, computed, experiment, node
 
 from hetsim.effects import Batch
-from hetsim.results.reading.identity import identity_of
-from hetsim.runtime import cores
+from hetsim.files.identity import identity_of
+from hetsim.pool import cores
 from hetsim.runtime.experiment import Experiment
 from hetsim.sim import automatic_gradients
 from hetsim.sim.backend import Simulator

@@ -13,14 +13,14 @@ from torch import nn
 from worlds import Run, cluster, computed, experiment, node
 
 from hetsim.effects import Batch
-from hetsim.results.reading.identity import identity_of
+from hetsim.files.identity import identity_of
 from hetsim.sim.backend import Simulator
 from hetsim.sim.gradient_batching import GradientBatcher
 from hetsim.vector import Vector
 from hetsim.workloads.device import device, num_cuda_devices
-from hetsim.workloads.flat_model import FlatModel
 from hetsim.workloads.own.task import OwnTask
 from hetsim.workloads.task import Task
+from hetsim.workloads.tasks.flat_model import FlatModel
 
 pytestmark = pytest.mark.slow
 

@@ -12,7 +12,7 @@ from hetsim import memory
 from hetsim.effects import Batch
 from hetsim.workloads.data.base import Arrays
 from hetsim.workloads.device import CPU
-from hetsim.workloads.images import Augmentation, check_images
+from hetsim.workloads.tasks.images import Augmentation, check_images
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a large side": (

@@ -25,7 +25,7 @@ import hetsim
 from hetsim import memory
 from hetsim.cli.main import main
 from hetsim.effects import Batch
-from hetsim.results.reading.identity import identity_of
+from hetsim.files.identity import identity_of
 from hetsim.sim.backend import Simulator
 from hetsim.workloads.own.loader_workers import LoaderWorkers
 from hetsim.workloads.own.packing import packed

@@ -18,10 +18,10 @@ from worlds import Run, cluster, experiment, node, simulate
 from hetsim.effects import Batch
 from hetsim.workloads.data.base import Augmentation
 from hetsim.workloads.device import CPU
-from hetsim.workloads.flat_model import FlatModel
-from hetsim.workloads.images import augmented as augmented_on
 from hetsim.workloads.models.registry import OWN
 from hetsim.workloads.task import Task
+from hetsim.workloads.tasks.flat_model import FlatModel
+from hetsim.workloads.tasks.images import augmented as augmented_on
 
 augmented = partial(augmented_on, device=CPU())
 

@@ -13,9 +13,9 @@ from worlds import cluster, experiment, node, simulate
 from hetsim.distributed.rank.run import RankRun
 from hetsim.runtime.experiment import Experiment
 from hetsim.workloads.device import device
-from hetsim.workloads.flat_model import FlatModel
 from hetsim.workloads.optimizer import FlatOptimizer
 from hetsim.workloads.task import OptimizerRecipe, ParameterSpec, Recipe
+from hetsim.workloads.tasks.flat_model import FlatModel
 
 MUON, LMO = "hetsim.workloads.muon.Muon", "hetsim.workloads.lmo.LMO"
 SMALL: dict[str, Any] = {"budget": {"epochs": 2}, "cluster": cluster(node(2e-4), node(1e-4), node(1e-4)), "workload": {"num_samples": 300}}

@@ -22,7 +22,7 @@ from hetsim.cli.main import main
 from hetsim.effects import Batch
 from hetsim.workloads.own import Training
 from hetsim.workloads.own.task import OwnTask
-from hetsim.workloads.sequence import Sequence
+from hetsim.workloads.tasks.sequence import Sequence
 
 
 @pytest.fixture

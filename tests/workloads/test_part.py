@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from worlds import experiment
 
-from hetsim.results.reading.identity import identity_of
+from hetsim.files.identity import identity_of
 from hetsim.workloads.data.digits import Digits
 from hetsim.workloads.data.part import part_of
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from worlds import cluster, experiment, node, simulate
 
-from hetsim.results.reading.keys import without_added
+from hetsim.files.keys import without_added
 
 SLOW = {"latency_seconds": 0.0, "bytes_per_second": 64.0}
 

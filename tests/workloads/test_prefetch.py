@@ -15,12 +15,12 @@ from worlds import experiment
 
 from hetsim.effects import Batch
 from hetsim.workloads import device as devices
-from hetsim.workloads.classification import Classification
 from hetsim.workloads.device import CPU
 from hetsim.workloads.own.task import OwnTask
-from hetsim.workloads.prefetch import Prefetch
-from hetsim.workloads.rows import Rows
 from hetsim.workloads.task import Task
+from hetsim.workloads.tasks.classification import Classification
+from hetsim.workloads.tasks.prefetch import Prefetch
+from hetsim.workloads.tasks.rows import Rows
 
 
 class Loading:

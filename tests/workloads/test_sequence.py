@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hetsim.effects import Batch
-from hetsim.workloads.sequence import Sequence, word, words
+from hetsim.workloads.tasks.sequence import Sequence, word, words
 
 N = 50
 

@@ -14,9 +14,9 @@ from hetsim.calibration.from_trace import Intervals, cluster_of, remarks
 from hetsim.cluster.parse.cluster import parse_cluster
 from hetsim.config.cluster_files import check_file
 from hetsim.config.yaml_text import as_yaml
+from hetsim.files.summary_and_curve import check_has, read_summary
+from hetsim.files.writing import write_text
 from hetsim.results.reading.intervals import read_trace
-from hetsim.results.reading.summary_and_curve import check_has, read_summary
-from hetsim.runtime.files import write_text
 
 KINDS = {"gradient": "samples", "update": "samples", "all_reduce": "nbytes"}
 MAX_WORKERS = 10_000

@@ -31,10 +31,10 @@ from hetsim.coordination.plan import Plan
 from hetsim.distributed.backend import Processes
 from hetsim.distributed.communication.machine import facts
 from hetsim.distributed.environment import is_launched
+from hetsim.files.temporary import temporary_folder
+from hetsim.files.writing import write_text
 from hetsim.runtime.budget import Budget
 from hetsim.runtime.experiment import Experiment
-from hetsim.runtime.files import write_text
-from hetsim.runtime.temporary import temporary_folder
 from hetsim.workloads.phantom import PhantomWorkload
 from hetsim.workloads.task import BYTES, OptimizerRecipe, Recipe
 

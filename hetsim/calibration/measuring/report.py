@@ -13,11 +13,11 @@ from hetsim.calibration.cluster import Calibrated, ends_of
 from hetsim.calibration.fit import shown
 from hetsim.calibration.picture import page
 from hetsim.config.yaml_text import as_yaml
-from hetsim.results.reading.run_files import check_is_no_link
+from hetsim.files.reading import check_is_no_link
+from hetsim.files.writing import write_text, written_whole
 from hetsim.results.writing.describe import signed
 from hetsim.results.writing.figures import own_style, save
 from hetsim.runtime.experiment import Experiment
-from hetsim.runtime.files import write_text, written_whole
 
 
 def prefix(file: Path) -> str:

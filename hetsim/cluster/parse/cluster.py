@@ -8,9 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 from hetsim import checks
-from hetsim.cluster.changing_links import changes
 from hetsim.cluster.fewer import without
 from hetsim.cluster.model import Cluster, Node, Server
+from hetsim.cluster.network.changing import changes
+from hetsim.cluster.network.racks import Rack
 from hetsim.cluster.parse.faults import _faults, with_pauses
 from hetsim.cluster.parse.hosts import _hosts
 from hetsim.cluster.parse.machines import described
@@ -19,7 +20,6 @@ from hetsim.cluster.parse.nodes import _nodes, _with
 from hetsim.cluster.parse.validity import _calibrated
 from hetsim.cluster.parse.values import LINKS, _list, _number
 from hetsim.cluster.quantities import in_si
-from hetsim.cluster.racks import Rack
 
 OF_MODEL = ("num_parameters", "parameters", "bytes_per_parameter")
 """Keys of the model that users write into a cluster by mistake."""

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hetsim import checks
-from hetsim.cluster.collectives import ALGORITHMS
 from hetsim.cluster.model import Network, Node, Server
+from hetsim.cluster.network.collectives import ALGORITHMS
+from hetsim.cluster.network.racks import NOTHING, Between, Rack
 from hetsim.cluster.parse.hosts import CPU, _communication, _cpu
 from hetsim.cluster.parse.nodes import CHANGES, _link_slowdown
 from hetsim.cluster.parse.values import LINKS, _distribution, _flag, _list, _number, _rate, _table, _with_links
-from hetsim.cluster.racks import NOTHING, Between, Rack
 
 OF_RACK = ("oversubscription", "half_duplex", "latency_seconds", "within", *CHANGES)
 """The keys of a rack besides its links."""

@@ -11,8 +11,8 @@ from typing import Any
 from hetsim import checks
 from hetsim.cluster.distributions import Distribution, parse_distribution
 from hetsim.cluster.factors import regular_file
-from hetsim.cluster.link_slowdown import LinkSlowdown
 from hetsim.cluster.model import Node, SlowSpells
+from hetsim.cluster.network.link_slowdown import LinkSlowdown
 from hetsim.cluster.parse.hosts import COLD, CPU, FIRST, _cold, _cpu
 from hetsim.cluster.parse.values import LINKS, POSITIVE, _distribution, _flag, _number, _refuse_throughput, _table, _with_links
 

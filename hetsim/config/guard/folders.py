@@ -15,8 +15,8 @@ from omegaconf import DictConfig, OmegaConf, flag_override
 
 from hetsim import checks
 from hetsim.config.guard.references import FOLDERS
-from hetsim.results.reading.config_file import flattened
-from hetsim.results.reading.identity import legal
+from hetsim.files.config_file import flattened
+from hetsim.files.identity import legal
 
 REFERENCE = re.compile(r"\$\{([^${}]*)\}")
 PLAIN = re.compile(r"now:.*|hetsim\.(folder|name):.*|hydra[:.](runtime\.(cwd|output_dir)|run\.dir|sweep\.dir)")

@@ -12,7 +12,7 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from hetsim.results.reading.config_file import flattened
+from hetsim.files.config_file import flattened
 
 HANDLERS = ("logging.StreamHandler", "logging.FileHandler", "logging.NullHandler", "colorlog.ColoredFormatter")
 """The classes that are allowed in a logging configuration."""

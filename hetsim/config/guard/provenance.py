@@ -40,7 +40,7 @@ from hetsim.config.guard.resolvers import own_alone, restrict
 from hetsim.config.guard.search_path import SEARCH_PATH, has_folder_of_others, has_others, is_own
 from hetsim.config.guard.yaml_size import check_size
 from hetsim.config.schema import PLAIN
-from hetsim.results.reading.config_file import flattened
+from hetsim.files.config_file import flattened
 from hetsim.trust.shipped import configs
 
 IN_FILES = re.compile(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from hetsim.results.reading.config_file import MAX_LONG_NUMBERS, is_long_number
+from hetsim.files.config_file import MAX_LONG_NUMBERS, is_long_number
 
 MAX_NODES = 1_000_000
 """The maximum number of keys and values, with aliases written out: enough for 50,000 individually described nodes."""

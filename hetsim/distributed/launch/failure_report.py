@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hetsim.distributed.environment import WATCH, is_launched
-from hetsim.runtime.files import write_text
+from hetsim.files.writing import write_text
 
 CAUSE, CONSEQUENCE = 0, 3
 """Orders of failures. A lower order is nearer to the cause of the run's end. Other failures are between these two."""

@@ -26,8 +26,8 @@ from hetsim.distributed.pacing.cpu_quota import remove_leftovers
 from hetsim.distributed.rank.cleanup import remove_of_killed
 from hetsim.distributed.rank.stopping import ENDED, LauncherStop
 from hetsim.errors import RunFailed, RunStopped
+from hetsim.files.temporary import temporary_folder
 from hetsim.runtime.checkpointing import STOPPED
-from hetsim.runtime.temporary import temporary_folder
 
 CALIBRATE = "hetsim-calibrate"
 """The first argument that starts this command instead of hetsim."""

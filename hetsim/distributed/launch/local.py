@@ -27,10 +27,10 @@ from hetsim.distributed.pacing.link_emulator import remove_leftovers as remove_t
 from hetsim.distributed.pacing.padding import clock
 from hetsim.distributed.settings import Settings
 from hetsim.errors import RunFailed, RunStopped
-from hetsim.results.writing.folder import abandon
+from hetsim.files.folder import abandon
+from hetsim.files.temporary import own_multiprocessings_folder
 from hetsim.runtime.checkpointing import StopRequest
 from hetsim.runtime.experiment import Experiment
-from hetsim.runtime.temporary import own_multiprocessings_folder
 
 PRELOAD = ["torch", "pyarrow", "hetsim.config.build", "hetsim.distributed.launch.process"]
 """Modules whose import would take long in each process."""

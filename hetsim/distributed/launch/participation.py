@@ -38,7 +38,7 @@ from hetsim.errors import RunStopped
 from hetsim.runtime.checkpointing import StopRequest
 from hetsim.runtime.experiment import Experiment, Optimizers
 from hetsim.runtime.rank import Checkpoint
-from hetsim.runtime.trace import append_received
+from hetsim.runtime.recording.trace import append_received
 from hetsim.workloads.device import Device
 from hetsim.workloads.task import Task
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from hetsim.runtime.files import named_in_errors
+from hetsim.files.writing import named_in_errors
 
 REMOVE_ATTEMPTS, REMOVE_SECONDS = 50, 0.02
 """The number of attempts, and the pause between them, to remove a group whose threads are just ending."""

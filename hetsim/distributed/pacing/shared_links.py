@@ -15,8 +15,8 @@ from math import inf, nextafter
 from operator import attrgetter
 
 from hetsim.cluster.compute_times import SharingWeights
-from hetsim.cluster.connections import Connection, Link, connection_of, fair_rates
 from hetsim.cluster.model import Cluster
+from hetsim.cluster.network.connections import Connection, Link, connection_of, fair_rates
 
 HORIZON = 0.1
 """The maximum delay in seconds after which a transfer becomes known, unless the machine is overloaded."""

@@ -24,11 +24,11 @@ from hetsim.coordination.state import State
 from hetsim.distributed.communication.clock_alignment import Clocks
 from hetsim.distributed.communication.state_questions import Answering, StateQuestions
 from hetsim.distributed.communication.transport import Transport
-from hetsim.runtime.metrics import RankActivity
 from hetsim.runtime.preparation import Preparation
 from hetsim.runtime.rank import Checkpoint, RankState
-from hetsim.runtime.run_record import RunRecord, activity_until
-from hetsim.runtime.trace import Trace, TracePart
+from hetsim.runtime.recording.metrics import RankActivity
+from hetsim.runtime.recording.run_record import RunRecord, activity_until
+from hetsim.runtime.recording.trace import Trace, TracePart
 
 NUMBER_BYTES = 8
 """The bytes of a number in an answer: rank, then state and rows, each after its length."""

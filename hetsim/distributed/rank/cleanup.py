@@ -12,9 +12,9 @@ from threading import Thread
 
 from hetsim.distributed.environment import WATCH
 from hetsim.distributed.pacing.cpu_quota import Uncapped, remove_own
-from hetsim.results.reading.lock import only_run_in
-from hetsim.results.writing.folder import abandon
-from hetsim.runtime.files import keep_names
+from hetsim.files.folder import abandon
+from hetsim.files.lock import only_run_in
+from hetsim.files.writing import keep_names
 
 LOCK_ATTEMPTS, LOCK_SECONDS = 100, 0.02
 """The number of attempts, and the pause between them, of a leader without a parent to lock its folder."""

@@ -26,10 +26,10 @@ from hetsim.distributed.rank.succession import Rows, Succession
 from hetsim.distributed.rank.world import ProcessWorld
 from hetsim.effects import Node, Program
 from hetsim.errors import RunFailed, RunOver
-from hetsim.runtime.metrics import RankActivity
 from hetsim.runtime.preparation import Preparation
-from hetsim.runtime.recorder import DOWN, interval_recorder
-from hetsim.runtime.trace import Trace
+from hetsim.runtime.recording.metrics import RankActivity
+from hetsim.runtime.recording.recorder import DOWN, interval_recorder
+from hetsim.runtime.recording.trace import Trace
 
 MAX_SECONDS = 1e6
 """The maximum seconds that a rank waits for its time to join, because a condition cannot wait forever."""

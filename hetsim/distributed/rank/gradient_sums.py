@@ -7,15 +7,15 @@ from concurrent.futures import Executor, Future
 from typing import Any, Protocol
 
 from hetsim import effects as fx
-from hetsim.cluster.collectives import Collectives
 from hetsim.cluster.compute_times import share_ready
+from hetsim.cluster.network.collectives import Collectives
 from hetsim.distributed.communication.reduction import AddUp, Reduction
 from hetsim.distributed.communication.transport import Transport
 from hetsim.distributed.pacing.padding import Pace
 from hetsim.runtime.buckets import one_after_another
 from hetsim.runtime.nonfinite import NonfiniteGradients, is_finite
 from hetsim.runtime.preparation import Preparation
-from hetsim.runtime.recorder import ALL_REDUCE, GRADIENT
+from hetsim.runtime.recording.recorder import ALL_REDUCE, GRADIENT
 from hetsim.vector import Phantom, Vector, piece, scaled, zeros_like
 from hetsim.workloads.device import Device
 from hetsim.workloads.task import Bucket, Task, terms_in_passes

@@ -10,8 +10,8 @@ from hetsim.distributed.rank.checkpointing import Saving
 from hetsim.runtime.nonfinite import NonfiniteGradients
 from hetsim.runtime.preparation import Preparation
 from hetsim.runtime.rank import RankState
-from hetsim.runtime.recorder import Recorder
-from hetsim.runtime.run_record import RunRecord
+from hetsim.runtime.recording.recorder import Recorder
+from hetsim.runtime.recording.run_record import RunRecord
 
 
 @dataclass(kw_only=True)

@@ -15,12 +15,12 @@ from hetsim.distributed.environment import is_launched
 from hetsim.distributed.pacing.padding import clock
 from hetsim.distributed.rank.cleanup import leading
 from hetsim.errors import RunFailed
-from hetsim.results.reading.lock import folder_lock
-from hetsim.results.writing.folder import run_folder
+from hetsim.files.folder import run_folder
+from hetsim.files.lock import folder_lock
 from hetsim.runtime.checkpointing import StopRequest
 from hetsim.runtime.experiment import Experiment
 from hetsim.runtime.rank import Checkpoint
-from hetsim.runtime.trace import Trace, TracePart
+from hetsim.runtime.recording.trace import Trace, TracePart
 
 
 @contextlib.contextmanager

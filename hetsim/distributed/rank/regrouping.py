@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 from hetsim import effects as fx
 from hetsim.checkpoints.file import packed, unpacked
 from hetsim.checkpoints.kinds import kinds_of, name_of
-from hetsim.cluster.collectives import Collectives
+from hetsim.cluster.network.collectives import Collectives
 from hetsim.coordination.state import State
 from hetsim.distributed.communication.gloo import Group
 from hetsim.distributed.communication.mailbox import Mailbox
@@ -27,7 +27,7 @@ from hetsim.distributed.rank.turn import Answered, Turn
 from hetsim.distributed.rank.world import ProcessWorld
 from hetsim.errors import RunFailed, RunOver
 from hetsim.runtime.rank import RankState
-from hetsim.runtime.recorder import REGROUP, ignore, interval_recorder
+from hetsim.runtime.recording.recorder import REGROUP, ignore, interval_recorder
 
 KEPT_COMMITS = LAG + 1
 """The number of a rank's commits to keep, so that they include any leader's last commit."""

@@ -18,11 +18,11 @@ from hetsim.distributed.rank.run import RankRun
 from hetsim.distributed.settings import Settings
 from hetsim.effects import PeerLost
 from hetsim.errors import RunStopped
+from hetsim.pool.cores import free_cores
 from hetsim.results.writing.summary import summary_of, write_summary
-from hetsim.runtime.cores import free_cores
 from hetsim.runtime.experiment import Experiment
-from hetsim.runtime.metrics import RankActivity
-from hetsim.runtime.trace import Trace, TracePart, append_received
+from hetsim.runtime.recording.metrics import RankActivity
+from hetsim.runtime.recording.trace import Trace, TracePart, append_received
 
 
 def send_results(run: RankRun, cap: Uncapped) -> None:

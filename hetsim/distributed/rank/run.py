@@ -12,9 +12,9 @@ from itertools import pairwise
 from typing import Any
 
 from hetsim.checkpoints.saver import NoSaver, Saver
-from hetsim.cluster.collectives import Collectives
 from hetsim.cluster.compute_times import Jitter, StepTimes
 from hetsim.cluster.distributions import PROFILING
+from hetsim.cluster.network.collectives import Collectives
 from hetsim.coordination.state import State
 from hetsim.distributed.communication.clock_alignment import Clocks
 from hetsim.distributed.communication.mailbox import Mailbox
@@ -30,16 +30,16 @@ from hetsim.distributed.rank.world import ProcessWorld
 from hetsim.effects import Batch, Node
 from hetsim.errors import RunFailed
 from hetsim.runtime.experiment import Experiment, Optimizers
-from hetsim.runtime.history import History
-from hetsim.runtime.metrics import Metrics
 from hetsim.runtime.nonfinite import NonfiniteGradients
-from hetsim.runtime.outcome import Outcome
 from hetsim.runtime.preparation import Preparation, prepare
 from hetsim.runtime.profiling import Profile, seconds_for_quota
 from hetsim.runtime.rank import Checkpoint, RankState
-from hetsim.runtime.recorder import Recorder
-from hetsim.runtime.run_record import RunRecord
-from hetsim.runtime.trace import Trace
+from hetsim.runtime.recording.history import History
+from hetsim.runtime.recording.metrics import Metrics
+from hetsim.runtime.recording.outcome import Outcome
+from hetsim.runtime.recording.recorder import Recorder
+from hetsim.runtime.recording.run_record import RunRecord
+from hetsim.runtime.recording.trace import Trace
 from hetsim.vector import nbytes
 from hetsim.workloads.task import Task, in_passes
 

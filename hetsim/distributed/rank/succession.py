@@ -15,11 +15,11 @@ from hetsim.coordination.state import State
 from hetsim.distributed.membership.losses import Ledger
 from hetsim.distributed.rank.run import RankRun
 from hetsim.effects import Contribution
-from hetsim.runtime.metrics import RankActivity
-from hetsim.runtime.progress import progress_bars
-from hetsim.runtime.recorder import Recorder
-from hetsim.runtime.run_record import activity_of
-from hetsim.runtime.trace import Trace, TracePart, append_received
+from hetsim.runtime.recording.metrics import RankActivity
+from hetsim.runtime.recording.progress import progress_bars
+from hetsim.runtime.recording.recorder import Recorder
+from hetsim.runtime.recording.run_record import activity_of
+from hetsim.runtime.recording.trace import Trace, TracePart, append_received
 
 TOLD, COPIED = "told", "copied"
 NONE = -1.0

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from hetsim import effects as fx
-from hetsim.cluster.collectives import Collectives
+from hetsim.cluster.network.collectives import Collectives
 from hetsim.coordination.state import State
 from hetsim.distributed.communication.mailbox import Mailbox
 from hetsim.distributed.communication.reduction import Reduction
@@ -22,7 +22,7 @@ from hetsim.distributed.rank.turn import MAIN, SECOND, Answered, StartedEffect, 
 from hetsim.runtime.experiment import Optimizers
 from hetsim.runtime.preparation import Preparation
 from hetsim.runtime.rank import RankState
-from hetsim.runtime.recorder import ALL_REDUCE, GATHER, GRADIENT, MESSAGE, UPDATE, ignore, interval_recorder
+from hetsim.runtime.recording.recorder import ALL_REDUCE, GATHER, GRADIENT, MESSAGE, UPDATE, ignore, interval_recorder
 from hetsim.runtime.world import as_program_error, handlers, unsupported
 from hetsim.vector import Phantom, nbytes, scaled
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from hetsim.results.comparison.traced import Floats, Integers, Rows
 from hetsim.results.reading.intervals import after_last_entry
-from hetsim.runtime.recorder import ALL_REDUCE, DOWN, GATHER, GRADIENT, MESSAGE, UPDATE
+from hetsim.runtime.recording.recorder import ALL_REDUCE, DOWN, GATHER, GRADIENT, MESSAGE, UPDATE
 
 COMPONENTS = ("compute", "communication", "server", "waiting", "absent")
 COMPUTE, COMMUNICATION, SERVER, WAITING, ABSENT = range(len(COMPONENTS))

@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from hetsim.files.schema import MISSING, entry, own_metrics
+from hetsim.files.summary_and_curve import NUMBERS
 from hetsim.results.comparison.sides import Sides
-from hetsim.results.reading.schema import MISSING, entry, own_metrics
-from hetsim.results.reading.summary_and_curve import NUMBERS
 from hetsim.results.tables.estimates import Number, estimate
 from hetsim.results.tables.metrics import METRICS
 from hetsim.results.writing.describe import in_words

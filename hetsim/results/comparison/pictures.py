@@ -6,12 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from hetsim.files.reading import check_is_no_link
+from hetsim.files.summary_and_curve import check_has, read_points
+from hetsim.files.writing import written_whole
 from hetsim.results.comparison.sides import Sides
 from hetsim.results.reading.intervals import read_intervals
-from hetsim.results.reading.run_files import check_is_no_link
-from hetsim.results.reading.summary_and_curve import check_has, read_points
 from hetsim.results.writing.figures import curves, own_style, save, timeline
-from hetsim.runtime.files import written_whole
 
 
 def figures(sides: Sides) -> Callable[[], dict[str, Any]]:

@@ -12,7 +12,7 @@ from hetsim.results.comparison.staleness import Staleness
 from hetsim.results.comparison.where import WITHIN, Unit, signed
 from hetsim.results.tables.estimates import Estimate
 from hetsim.results.writing.describe import formatted
-from hetsim.runtime.metrics import percentile
+from hetsim.runtime.recording.metrics import percentile
 
 MAX_VALUES = 8
 """The maximum number of values of staleness to list. For more values, percentiles are listed."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from hetsim.results.comparison.components import seconds_by_worker, transfers
 from hetsim.results.comparison.traced import Floats, Rows, read_rows
-from hetsim.runtime.recorder import ALL_REDUCE, APPLY, GATHER, GRADIENT, MESSAGE, REGROUP, UPDATE
+from hetsim.runtime.recording.recorder import ALL_REDUCE, APPLY, GATHER, GRADIENT, MESSAGE, REGROUP, UPDATE
 
 INTERVALS = {
     # what a kind of interval is called in a comparison: its kind in the trace, and whether it is of workers

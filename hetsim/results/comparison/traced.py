@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hetsim.files.reading import REMEDY
 from hetsim.memory import check_fits
 from hetsim.results.reading.intervals import read_trace
-from hetsim.results.reading.run_files import REMEDY
-from hetsim.runtime.recorder import GRADIENT, KINDS, MESSAGE
-from hetsim.runtime.trace import COLUMNS
+from hetsim.runtime.recording.recorder import GRADIENT, KINDS, MESSAGE
+from hetsim.runtime.recording.trace import COLUMNS
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]

@@ -11,14 +11,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hetsim.results.reading.config_file import check_leaves, read_config
-from hetsim.results.reading.identity import typed_overrides
+from hetsim.files.config_file import check_leaves, read_config
+from hetsim.files.identity import typed_overrides
+from hetsim.files.keys import VARY_IN_A_ROW, with_added, without
+from hetsim.files.reading import skipped
+from hetsim.files.schema import for_tables
+from hetsim.files.summary_and_curve import LossPoint, check_has, highest_accuracy, read_curve, read_summary, time_to
 from hetsim.results.reading.index import LEAST, NAME, Place, is_settled, read_index, search, write_index
 from hetsim.results.reading.index_columns import Row, StoredCurve
-from hetsim.results.reading.keys import VARY_IN_A_ROW, with_added, without
-from hetsim.results.reading.run_files import skipped
-from hetsim.results.reading.schema import for_tables
-from hetsim.results.reading.summary_and_curve import LossPoint, check_has, highest_accuracy, read_curve, read_summary, time_to
 
 KEYS = ("method", "backend", "seed", "seconds", "staleness_max")
 """The entries of summary.json that the table needs, besides those of every run."""

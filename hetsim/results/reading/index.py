@@ -13,11 +13,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from hetsim.files.lock import sole_writer
+from hetsim.files.reading import check_is_no_link
+from hetsim.files.writing import written_whole
 from hetsim.memory import check_fits
 from hetsim.results.reading.index_columns import Reader, Row, schema, table_of
-from hetsim.results.reading.lock import sole_writer
-from hetsim.results.reading.run_files import check_is_no_link
-from hetsim.runtime.files import written_whole
 
 NAME = ".index.parquet"
 LEAST = 200

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hetsim.results.reading.run_files import MAX_NUMBER, is_text
-from hetsim.results.reading.schema import IN_TABLES, NAMES, TEXT, is_metric
-from hetsim.results.reading.summary_and_curve import LossPoint, highest_accuracy, time_to
+from hetsim.files.reading import MAX_NUMBER, is_text
+from hetsim.files.schema import IN_TABLES, NAMES, TEXT, is_metric
+from hetsim.files.summary_and_curve import LossPoint, highest_accuracy, time_to
 
 CURVE = ("curve_seconds", "train_loss", "test_accuracy")
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from hetsim.files.reading import MAX_NUMBER, REMEDY, brief, check_is_no_link, shown
 from hetsim.memory import check_fits
-from hetsim.results.reading.run_files import MAX_NUMBER, REMEDY, brief, check_is_no_link, shown
-from hetsim.runtime.recorder import KINDS, MESSAGE
-from hetsim.runtime.trace import COLUMNS as TRACE_COLUMNS
-from hetsim.runtime.trace import as_table
+from hetsim.runtime.recording.recorder import KINDS, MESSAGE
+from hetsim.runtime.recording.trace import COLUMNS as TRACE_COLUMNS
+from hetsim.runtime.recording.trace import as_table
 
 Interval = tuple[float, float, int, str]
 """Start, end, rank and kind."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hetsim.checks import printable
+from hetsim.files.writing import write_text, written_whole
 from hetsim.results.tables.estimates import Estimate
 from hetsim.results.tables.labels import shortened
 from hetsim.results.tables.picture import cell as number
@@ -17,7 +18,6 @@ from hetsim.results.tables.picture import picture
 from hetsim.results.tables.rows import Row
 from hetsim.results.tables.table import Table
 from hetsim.results.writing.figures import save
-from hetsim.runtime.files import write_text, written_whole
 
 
 class Cell(NamedTuple):

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hetsim.checks import printable
-from hetsim.results.reading.config_file import flattened
-from hetsim.results.reading.keys import VARY_IN_A_ROW, is_one_of
+from hetsim.files.config_file import flattened
+from hetsim.files.keys import VARY_IN_A_ROW, is_one_of
 from hetsim.trust.shipped import choice
 
 MAX_LETTERS = 44

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from hetsim.files.summary_and_curve import value_at
 from hetsim.results.reading.finished_runs import FinishedRun
-from hetsim.results.reading.summary_and_curve import value_at
 from hetsim.results.tables.estimates import Number
 
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hetsim import checks
+from hetsim.files.identity import identity_of
 from hetsim.results.reading.finished_runs import FinishedRun, no_garbage
-from hetsim.results.reading.identity import identity_of
 from hetsim.results.tables.baseline import with_gains
 from hetsim.results.tables.best import best_of, check_selects
 from hetsim.results.tables.labels import distinguishing_keys

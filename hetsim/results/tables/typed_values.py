@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import PurePosixPath
 
 from hetsim.cluster.quantities import kind_of
-from hetsim.results.reading.identity import unescaped
+from hetsim.files.identity import unescaped
 
 PART = re.compile(r"([\[\]{}(),:])")
 """The characters that divide lists and mappings."""

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hetsim.results.reading.schema import own_metrics
+from hetsim.files.schema import own_metrics
 
 DESCRIBED = (
     *("method", "cluster", "num_workers", "workload", "seed", "backend", "emulation", "num_updates", "num_samples", "seconds"),

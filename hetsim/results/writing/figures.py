@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from hetsim.files.summary_and_curve import Curve
+from hetsim.files.writing import begun
 from hetsim.results.reading.intervals import COLUMNS, MAX_RANKS, WORK, Interval, Span, after_last_entry, first_intervals
-from hetsim.results.reading.summary_and_curve import Curve
 from hetsim.results.writing.describe import in_words
-from hetsim.runtime.curve import Point
-from hetsim.runtime.files import begun
+from hetsim.runtime.recording.curve import Point
 
 MAX_PANELS = 12
 """The maximum number of panels in a figure of curves."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import fields
 
-from hetsim.runtime.outcome import Outcome
+from hetsim.runtime.recording.outcome import Outcome
 
 FELT = 0.1
 """The share of a run's time from which a server's updates would matter."""

@@ -8,15 +8,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hetsim.results.reading.config_file import flattened, read_config
+from hetsim.files.config_file import flattened, read_config
+from hetsim.files.folder import finish_run
+from hetsim.files.writing import begun, unfinished
 from hetsim.results.writing.figures import draw_run
-from hetsim.results.writing.folder import finish_run
 from hetsim.results.writing.remarks import diverged, remarks
 from hetsim.results.writing.workers import MAX_LISTED, with_quantiles, write_workers
-from hetsim.runtime import loggers, metrics
-from hetsim.runtime.curve import Point
-from hetsim.runtime.files import begun, unfinished
-from hetsim.runtime.outcome import Outcome, Pool
+from hetsim.runtime.recording import loggers, metrics
+from hetsim.runtime.recording.curve import Point
+from hetsim.runtime.recording.outcome import Outcome, Pool
 
 
 def write_summary(folder: Path, outcome: Outcome, summary: dict[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hetsim.runtime.files import begun
+from hetsim.files.writing import begun
 
 MAX_LISTED = 10_000
 """Up to this number of workers, summary.json lists each of them."""

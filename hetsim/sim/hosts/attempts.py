@@ -7,7 +7,7 @@ from math import inf
 from typing import Any
 
 from hetsim import effects as fx
-from hetsim.runtime.recorder import GRADIENT, Row
+from hetsim.runtime.recording.recorder import GRADIENT, Row
 from hetsim.sim.attempts import Compute, interruption
 from hetsim.sim.clock import SUSPENDED, Callback, Clock
 from hetsim.sim.hosts.cores import Work

@@ -9,7 +9,7 @@ from typing import Any
 
 from hetsim import effects as fx
 from hetsim.cluster.model import Cluster
-from hetsim.runtime.recorder import GATHER, REGROUP, Recorder
+from hetsim.runtime.recording.recorder import GATHER, REGROUP, Recorder
 from hetsim.sim.clock import SUSPENDED, Callback, Clock
 from hetsim.sim.collective_ops import PendingCollectives
 from hetsim.sim.hosts.processors import Processors

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from hetsim.cluster.collectives import Collectives
 from hetsim.cluster.compute_times import StepTimes
 from hetsim.cluster.distributions import PROFILING
+from hetsim.cluster.network.collectives import Collectives
 from hetsim.runtime.experiment import Experiment
 from hetsim.runtime.profiling import Profile, seconds_for_quota
 from hetsim.sim.clock import Clock

@@ -11,7 +11,7 @@ from typing import Any
 from hetsim import effects as fx
 from hetsim.cluster.compute_times import sizes_of_passes
 from hetsim.runtime.profiling import Profile
-from hetsim.runtime.recorder import GRADIENT, UPDATE, Recorder, Row
+from hetsim.runtime.recording.recorder import GRADIENT, UPDATE, Recorder, Row
 from hetsim.sim.clock import SUSPENDED, Callback
 from hetsim.sim.collective_ops import PendingCollectives
 from hetsim.sim.gradient_sums import Mark

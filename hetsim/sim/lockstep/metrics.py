@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from hetsim.coordination.state import State
 from hetsim.effects import Contribution
-from hetsim.runtime.metrics import RECENT_INTERVALS, Applied, RankActivity, WeightsOf, check_finite, summary
-from hetsim.runtime.recorder import Recorder
+from hetsim.runtime.recording.metrics import RECENT_INTERVALS, Applied, RankActivity, WeightsOf, check_finite, summary
+from hetsim.runtime.recording.recorder import Recorder
 from hetsim.sim.lockstep.times import Counts, Seconds
 
 SUMS = ("iterations", "samples", "compute_seconds", "update_seconds", "down_seconds")

@@ -15,18 +15,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetsim import effects as fx
-from hetsim.cluster.collectives import Collectives
 from hetsim.cluster.compute_times import share_ready
-from hetsim.coordination.contributions import SynchronousContributions
+from hetsim.cluster.network.collectives import Collectives
+from hetsim.coordination.bookkeeping.contributions import SynchronousContributions
+from hetsim.coordination.bookkeeping.timings import UnreportedTimings
 from hetsim.coordination.state import State
-from hetsim.coordination.timings import UnreportedTimings
 from hetsim.runtime.buckets import one_after_another
 from hetsim.runtime.experiment import Experiment, Optimizers
-from hetsim.runtime.outcome import Outcome
 from hetsim.runtime.preparation import prepare
 from hetsim.runtime.rank import Checkpoint, RankState
-from hetsim.runtime.recorder import ALL_REDUCE, GATHER, GRADIENT, UPDATE, Recorder, interval_recorder
-from hetsim.runtime.run_record import RunRecord
+from hetsim.runtime.recording.outcome import Outcome
+from hetsim.runtime.recording.recorder import ALL_REDUCE, GATHER, GRADIENT, UPDATE, Recorder, interval_recorder
+from hetsim.runtime.recording.run_record import RunRecord
 from hetsim.runtime.world import handlers, unsupported
 from hetsim.sim.lockstep.metrics import VectorizedMetrics
 from hetsim.sim.lockstep.plan import ALL_RANKS, VectorizedBatch, VectorizedPlan

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from simpy.events import URGENT
 
-from hetsim.cluster.fairness import connected, max_min_fair
+from hetsim.cluster.network.fairness import connected, max_min_fair
 from hetsim.sim.clock import Callback, Clock
 from hetsim.sim.network.links import EMPTY_ROUTE, INF, Flow, Group, Link, Route
 

@@ -6,7 +6,7 @@ import math
 from heapq import heapify
 from typing import Any, Final
 
-from hetsim.cluster.link_slowdown import LinkSlowdown
+from hetsim.cluster.network.link_slowdown import LinkSlowdown
 from hetsim.sim.clock import Callback
 
 INF: Final = math.inf

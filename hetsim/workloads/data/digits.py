@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetsim.workloads.data.base import Arrays
-from hetsim.workloads.supervised import Supervised
+from hetsim.workloads.data.supervised import Supervised
 
 
 @dataclass(frozen=True, kw_only=True)

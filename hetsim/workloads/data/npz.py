@@ -15,7 +15,7 @@ from hetsim import checks
 from hetsim.memory import check_fits
 from hetsim.workloads.data.archive import REMEDY, Claim, opened
 from hetsim.workloads.data.base import Arrays
-from hetsim.workloads.supervised import Supervised
+from hetsim.workloads.data.supervised import Supervised
 
 MAX_CLASSES = 100_000  # a larger label is taken for a mistake
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from hetsim import checks
 from hetsim.workloads.data.base import Arrays
 from hetsim.workloads.data.idx import found, read_idx
-from hetsim.workloads.supervised import Supervised
+from hetsim.workloads.data.supervised import Supervised
 
 CIFAR_FOLDER, CIFAR_ARCHIVE = "cifar-10-batches-py", "cifar-10-python.tar.gz"
 ARRAYS = {

@@ -8,7 +8,7 @@ import numpy as np
 from torch.utils.data import Subset
 
 from hetsim.workloads.own.chance import seed_everything
-from hetsim.workloads.sequence import Indices, Words
+from hetsim.workloads.tasks.sequence import Indices, Words
 
 
 def underlying(dataset: Any) -> Any:

@@ -19,7 +19,7 @@ from hetsim.workloads.own.items import read, underlying
 from hetsim.workloads.own.packing import packed
 from hetsim.workloads.own.training import Training
 from hetsim.workloads.own.users_code import UsersError, reason, users_code
-from hetsim.workloads.sequence import Indices, Words
+from hetsim.workloads.tasks.sequence import Indices, Words
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ import torch
 from hetsim.workloads.own.loader_process import Failed, Read, Wanted
 from hetsim.workloads.own.training import Training
 from hetsim.workloads.own.users_code import UsersError
-from hetsim.workloads.sequence import Indices, Words
+from hetsim.workloads.tasks.sequence import Indices, Words
 
 CODE = "import sys; sys.path[:] = sys.argv[2:]; from hetsim.workloads.own.loader_process import main; main(int(sys.argv[1]))"
 GRACE_SECONDS = 3.0

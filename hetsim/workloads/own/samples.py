@@ -17,8 +17,8 @@ from hetsim.workloads.own.items import indices_of, read, takes_lists, underlying
 from hetsim.workloads.own.loader_workers import LoaderWorkers
 from hetsim.workloads.own.training import Training
 from hetsim.workloads.own.users_code import UsersError, reason, users_code
-from hetsim.workloads.rows import Rows
-from hetsim.workloads.sequence import Indices, Words, words
+from hetsim.workloads.tasks.rows import Rows
+from hetsim.workloads.tasks.sequence import Indices, Words, words
 
 
 class Samples:

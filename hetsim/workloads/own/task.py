@@ -14,16 +14,16 @@ from hetsim import checks
 from hetsim.effects import Batch
 from hetsim.workloads.data.part import part_of
 from hetsim.workloads.device import Device
-from hetsim.workloads.flat_model import FlatModel, FlatTask
 from hetsim.workloads.own.chance import seeded
 from hetsim.workloads.own.loader_workers import LoaderWorkers
 from hetsim.workloads.own.samples import Samples, arguments_and_target
 from hetsim.workloads.own.training import Training
 from hetsim.workloads.own.users_code import UsersError, users_code
 from hetsim.workloads.partition import Divisible
-from hetsim.workloads.prefetch import Prefetch
-from hetsim.workloads.sequence import Indices, Sequence, evaluated
 from hetsim.workloads.task import Evaluation
+from hetsim.workloads.tasks.flat_model import FlatModel, FlatTask
+from hetsim.workloads.tasks.prefetch import Prefetch
+from hetsim.workloads.tasks.sequence import Indices, Sequence, evaluated
 
 EVALUATED_TOGETHER = 256
 """The number of samples in a batch of an evaluation."""

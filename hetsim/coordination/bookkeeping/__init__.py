@@ -1,0 +1,1 @@
+"""What the programs keep about ranges, contributions, pools and timings."""

@@ -1,0 +1,122 @@
+"""The identity of a run: a hash of its resolved config. It names the folder, and shows whether a folder contains the run."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hetsim.files.keys import AS_TYPED, CHANGE_NO_FILE, FRACTIONS, without, without_added
+from hetsim.files.reading import REMEDY, from_json, is_text, read_text, shown
+from hetsim.files.summary_and_curve import read_summary
+from hetsim.trust.registry import first_name
+
+IDENTITY, TYPED = "# identity: ", "# typed: "
+"""The beginnings of the first lines of a run's config.yaml."""
+
+MAX_NESTED = 8
+"""The depth from which a mapping is replaced by its hash, because quoting at each level would double its length."""
+
+
+MAX_EXACT = 2**53
+"""The largest size up to which every whole number is exactly a float."""
+
+
+def identity_of(entries: Mapping[str, Any]) -> str:
+    """Twelve hexadecimal digits. They are equal for equal resolved configs, and differ if any value differs that may change a file.
+
+    Runs of earlier versions keep their identity. A class that has moved counts by its first name. A key that was added later does not count
+    if its value does not change a run. Numbers count by value: 1 and 1.0 are equal.
+    """
+    counted = without(without_added(entries), CHANGE_NO_FILE)
+    return hashlib.sha256(repr(_ordered(counted)).encode()).hexdigest()[:12]
+
+
+def _ordered(entry: Any, key: str = "", depth: int = 0) -> Any:
+    if isinstance(entry, Mapping):
+        named = ((name, first_name(value) if name == "_target_" else value) for name, value in entry.items())
+        within = key if key in AS_TYPED else ""
+        ordered = tuple(sorted((repr(name), repr(_ordered(value, within or str(name), depth + 1))) for name, value in named))
+        return ordered if depth < MAX_NESTED else hashlib.sha256(repr(ordered).encode()).hexdigest()
+    if isinstance(entry, list | tuple):
+        return [_ordered(part, key, depth + 1) for part in entry]
+    return entry if key in AS_TYPED else number(key, entry)
+
+
+def number(key: str, value: Any) -> Any:
+    """A number in its canonical form: with a decimal point for the keys in FRACTIONS, else without one if it is whole."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return value
+    if key in FRACTIONS:
+        return float(value) + 0.0 if abs(value) < MAX_EXACT else value  # -0.0 is 0
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def folder_name(sweep: Path, entries: Mapping[str, Any], identity: str) -> str:
+    """Return the name of a run's folder within a sweep's folder: method, cluster, seed, backend and identity.
+
+    It is a legal file name of at most 130 letters. If a folder of an earlier version, without the backend, exists, its name is returned.
+    """
+    cluster, backend = entries.get("cluster"), entries.get("backend")
+    place = cluster.get("name") if isinstance(cluster, Mapping) else cluster
+    target = first_name(str(backend.get("_target_"))).split(".") if isinstance(backend, Mapping) else []
+    name = f"{legal(entries.get('method'))}-{legal(place)}-s{legal(number('seed', entries.get('seed')), max_letters=20)}"
+    earlier = f"{name}-{identity}"
+    return earlier if (sweep / earlier).is_dir() else f"{name}-{legal(''.join(target[1:2]), max_letters=8)}-{identity}"
+
+
+def legal(part: Any, *, max_letters: int = 40) -> str:
+    """A value as a part of a file name, without path separators."""
+    return re.sub(r"[^A-Za-z0-9_.+-]+", "_", str(part))[:max_letters].strip("-._") or "x"
+
+
+def config_header(identity: str, typed: Sequence[str]) -> str:
+    """The comment lines at the top of a run's config.yaml: identity and typed overrides."""
+    return f"{IDENTITY}{identity}\n{TYPED}{json.dumps(list(typed))}\n"
+
+
+def typed_overrides(run: Path) -> dict[str, str]:
+    """The typed overrides of a finished run, by key. Empty if its config.yaml has no such line."""
+    for line in _head(run):
+        if line.startswith(TYPED):
+            what = f"the line {TYPED.strip()!r} of {run / 'config.yaml'}"
+            typed = from_json(what, line.removeprefix(TYPED))
+            if not isinstance(typed, list) or not all(map(is_text, typed)):
+                raise ValueError(f"{what} must hold a list of texts, not {shown(typed)}: {REMEDY}")
+            return {key.lstrip("+~"): unescaped(value) for key, _, value in (override.partition("=") for override in typed)}
+    return {}
+
+
+def unescaped(value: str) -> str:
+    """A value without the backslashes that Hydra puts before spaces and brackets in a sweep's arguments."""
+    return value if value[:1] in ("'", '"') else re.sub(r"\\([\\()\[\]{}:=, \t])", r"\1", value)
+
+
+def _head(run: Path) -> list[str]:
+    path = run / "config.yaml"
+    return read_text(path).split("\n", 2)[:2] if path.exists() else []
+
+
+def finished_summary(run: Path, identity: str) -> dict[str, Any] | None:
+    """The summary of the run with this identity; None if the folder does not contain it. A run writes summary.json last."""
+    with contextlib.suppress(ValueError):
+        return read_summary(run) if _head(run)[:1] == [IDENTITY + identity] else None
+    return None
+
+
+def check_holds_no_other(run: Path, identity: str) -> None:
+    """Raise ValueError if the folder contains a finished run with another identity, which would be replaced."""
+    if (run / "summary.json").exists() and _head(run)[:1] != [IDENTITY + identity]:
+        raise ValueError(
+            f"{run} holds another finished run: choose another folder by hydra.run.dir or hydra.sweep.subdir, or remove that run"
+        )
+
+
+def identity_in(config: str) -> str | None:
+    """The identity in the first line of a run's config; None if the line contains none."""
+    first = config.partition("\n")[0]
+    return first.removeprefix(IDENTITY) if first.startswith(IDENTITY) else None

@@ -1,0 +1,1 @@
+"""What observes a run: trace, metrics, curve, history, progress and loggers."""

@@ -1,0 +1,1 @@
+"""Tasks: the mathematics of a workload on one flat vector."""
