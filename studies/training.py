@@ -16,7 +16,7 @@ import numpy as np
 from common import Interval, Row, Runs, change, gain, interval, ratio, table, text, where
 from tqdm import tqdm
 
-from hetsim.cluster import Cluster, Network, Node, Server
+from hetsim.cluster import Cluster, Network, NodeSpec, Server
 from hetsim.cluster.distributions import Distribution
 from hetsim.coordination.base import Coordination
 from hetsim.coordination.state import State
@@ -100,7 +100,7 @@ def speeds(regime: str, num: int) -> list[float]:
 def cluster(regime: str, num: int) -> Cluster:
     """So many nodes of these speeds, each step with a noise of 10 %, on 1 Gbit/s, and a server that takes 0.1 ms for an update."""
     noise = Distribution("lognorm", {"s": 0.1})
-    nodes = tuple(Node(seconds_per_sample=1e-3 / speed, noise=noise) for speed in speeds(regime, num))
+    nodes = tuple(NodeSpec(seconds_per_sample=1e-3 / speed, noise=noise) for speed in speeds(regime, num))
     network = Network(latency_seconds=1e-4, bytes_per_second=125e6, sharing="none")
     return Cluster(name=regime, nodes=nodes, network=network, server=Server(seconds_per_update=1e-4))
 

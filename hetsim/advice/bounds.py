@@ -25,7 +25,7 @@ from functools import cached_property
 from hetsim.advice.subsets import LeaveOut
 from hetsim.cluster.compute_times import interpolated
 from hetsim.cluster.fewer import without
-from hetsim.cluster.model import Cluster, Node
+from hetsim.cluster.model import Cluster, NodeSpec
 from hetsim.cluster.network.collectives import Collectives
 from hetsim.coordination.all_reduce import SynchronousAllReduce
 from hetsim.coordination.delayed_all_reduce import DelayedAllReduce
@@ -60,7 +60,7 @@ class Line:
         return self.overhead + samples * self.per_sample
 
 
-def line_of(node: Node, batch_size: int) -> Line:
+def line_of(node: NodeSpec, batch_size: int) -> Line:
     """Return a node's lower bound for batches up to `batch_size`. A measured table counts with its best rate."""
     factor = _least_factor(node)
     node = node.on_its_share
@@ -70,7 +70,7 @@ def line_of(node: Node, batch_size: int) -> Line:
     return Line(0.0, factor * min(interpolated(node.table, samples) / samples for samples in sizes))
 
 
-def _least_factor(node: Node) -> float:
+def _least_factor(node: NodeSpec) -> float:
     """A lower bound of the factor on a node's times: of the noise's mean, and of the slowdowns at any time."""
     factor = 1.0
     if node.noise is not None:
@@ -203,7 +203,7 @@ class Bounds:
         return (bucket.stop - bucket.start) * self.itemsize
 
 
-def _slowdown(node: Node) -> float:
+def _slowdown(node: NodeSpec) -> float:
     """The least factor on a node's updates, which have no noise."""
     spells = min(1.0, node.slow_spells.factor) if node.slow_spells is not None else 1.0
     return spells * min((each for _, each in node.slowdown), default=1.0)

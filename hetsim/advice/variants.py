@@ -11,7 +11,7 @@ from hetsim.advice.question import BASELINE
 from hetsim.advice.simulated import Outcome, experiment, run
 from hetsim.advice.subsets import LeaveOut
 from hetsim.cluster.fewer import without
-from hetsim.cluster.model import Cluster, Node
+from hetsim.cluster.model import Cluster, NodeSpec
 from hetsim.runtime.experiment import Experiment
 
 NO_TIME = ("weighting", "discount", "compensation")
@@ -34,7 +34,7 @@ class Variant:
 def _slowed(cluster: Cluster, factors: Mapping[int, float]) -> Cluster:
     """The cluster with the nodes of these ranks slowed down by these factors. The nodes have tables of times."""
 
-    def slowed(node: Node, factor: float) -> Node:
+    def slowed(node: NodeSpec, factor: float) -> NodeSpec:
         return replace(node, table=tuple((samples, factor * seconds) for samples, seconds in node.table))
 
     return (

@@ -15,7 +15,7 @@ from hetsim.calibration.network import kept, network
 from hetsim.calibration.noise import Noise
 from hetsim.calibration.readings import AT_OWN_PACE, EXCHANGES, IN_STEP, OVERLAPPED, WHOLE, Measured, Process, Reading
 from hetsim.cluster.hosts import Host, cold_after
-from hetsim.cluster.model import Cluster, Node, Server
+from hetsim.cluster.model import Cluster, NodeSpec, Server
 from hetsim.policies.compensation import DelayCompensation
 
 
@@ -281,7 +281,7 @@ def _of_exchanges(around: Measured, rank: int, cpu: Mapping[str, float], *, cont
     return found
 
 
-def _quota(end: Node | Server, process: Process, *, by_hetsim: bool) -> dict[str, Any]:
+def _quota(end: NodeSpec | Server, process: Process, *, by_hetsim: bool) -> dict[str, Any]:
     if by_hetsim:
         found = {"cpu_quota": end.cpu_quota, "cpu_quota_period_seconds": end.cpu_quota_period_seconds}
         return {key: value for key, value in found.items() if value is not None}

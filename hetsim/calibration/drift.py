@@ -9,7 +9,7 @@ from statistics import stdev
 
 from hetsim.calibration.readings import EXCHANGES, IN_TRAINING, Measured, Reading
 from hetsim.cluster.compute_times import interpolated
-from hetsim.cluster.model import Cluster, Node
+from hetsim.cluster.model import Cluster, NodeSpec
 
 NUM_PARTS = 4
 """The number of consecutive parts of the readings. The variation between parts shows how much a number varies."""
@@ -116,7 +116,7 @@ def _divided(readings: Sequence[Reading]) -> list[list[Reading]]:
     return parts
 
 
-def _gradient(node: Node, samples: int) -> float:
+def _gradient(node: NodeSpec, samples: int) -> float:
     """The seconds of a node's gradient, before noise."""
     return interpolated(node.table, samples) if node.table else node.overhead_seconds + samples * node.seconds_per_sample
 

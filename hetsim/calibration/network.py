@@ -12,12 +12,12 @@ from hetsim.calibration.accounts import PROGRAM
 from hetsim.calibration.fit import LEAST_SECONDS, Cold, Line, means, shown
 from hetsim.calibration.readings import AT_OWN_PACE, IN_ROUND, IN_STEP, Measured
 from hetsim.calibration.sharing import sharing_noise
-from hetsim.cluster.model import Cluster, Network, Node, Server
+from hetsim.cluster.model import Cluster, Network, NodeSpec, Server
 from hetsim.cluster.network.racks import Between, Rack
 
 LINKS = ("uplink_bytes_per_second", "downlink_bytes_per_second")
 KEPT = {
-    Node: ("max_samples", "rack", "device", "cost_per_hour", *LINKS, "half_duplex"),
+    NodeSpec: ("max_samples", "rack", "device", "cost_per_hour", *LINKS, "half_duplex"),
     Server: ("rack", "device", *LINKS, "half_duplex"),
     Rack: (*LINKS, "half_duplex", "latency_seconds", "within"),
     Between: ("bytes_per_second", "latency_seconds"),
@@ -28,7 +28,7 @@ FASTEST = 1e12
 """The bytes per second if a larger message does not take longer than its work at both ends."""
 
 
-def kept(part: Node | Server | Rack | Between | Network) -> dict[str, Any]:
+def kept(part: NodeSpec | Server | Rack | Between | Network) -> dict[str, Any]:
     """The keys of a part that are described and not measured."""
     return {key: value for key in KEPT[type(part)] if (value := getattr(part, key)) not in (None, False)}
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import count, islice
 
 from hetsim.cluster.distributions import GRADIENTS, JITTER, MIN_FACTOR, SERVICE, SHARING, SPELLS, Distribution
-from hetsim.cluster.model import Cluster, Node, SlowSpells
+from hetsim.cluster.model import Cluster, NodeSpec, SlowSpells
 from hetsim.errors import RunFailed
 from hetsim.vector import Vector, nbytes
 
@@ -31,7 +31,7 @@ class StepTimes:
 
     __slots__ = ("_factors", "node", "slowdown")
 
-    def __init__(self, node: Node, *, seed: int, rank: int, stream: int = GRADIENTS) -> None:
+    def __init__(self, node: NodeSpec, *, seed: int, rank: int, stream: int = GRADIENTS) -> None:
         self.node = node.on_its_share
         self.slowdown = Slowdown(node, seed=seed, rank=rank) if node.slowdown or node.slow_spells else None
         self._factors = node.noise.draws(seed, rank, stream, least=MIN_FACTOR) if node.noise else None
@@ -72,7 +72,7 @@ class StepTimes:
         return seconds if self.slowdown is None else self.slowdown.stretched(seconds, start)
 
 
-def share_ready(node: Node, samples: int, ready: float) -> float:
+def share_ready(node: NodeSpec, samples: int, ready: float) -> float:
     """Return the fraction of a gradient's seconds after which a bucket is complete.
 
     `ready` is this fraction for a gradient in a single pass. With a `micro_batch`, the last pass completes the buckets.
@@ -86,13 +86,13 @@ def share_ready(node: Node, samples: int, ready: float) -> float:
     return 1.0 - (1.0 - ready) * (last / total if total else 1.0)
 
 
-def sizes_of_passes(node: Node, samples: int) -> set[int]:
+def sizes_of_passes(node: NodeSpec, samples: int) -> set[int]:
     """The numbers of samples in the passes of a gradient over `samples` samples."""
     most = node.micro_batch
     return {samples} if most is None or samples <= most else {most, samples % most or most}
 
 
-def _pass(node: Node, samples: int) -> float:
+def _pass(node: NodeSpec, samples: int) -> float:
     """Return the seconds of a single pass over `samples`, before noise."""
     return interpolated(node.table, samples) if node.table else node.overhead_seconds + samples * node.seconds_per_sample
 
@@ -171,7 +171,7 @@ def interpolated(table: tuple[tuple[int, float], ...], samples: int) -> float:
 class Slowdown:
     """A piecewise constant factor on the seconds of work, from second 0 on: slow spells, a recorded trace, or their product."""
 
-    def __init__(self, node: Node, *, seed: int, rank: int) -> None:
+    def __init__(self, node: NodeSpec, *, seed: int, rank: int) -> None:
         recorded = _recorded(node.slowdown or ((0.0, 1.0),), node.slowdown_period_seconds)
         spells = iter([(0.0, 1.0)]) if node.slow_spells is None else _spells(node.slow_spells, seed, rank)
         self._coming = _product(recorded, spells)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hetsim.cluster.model import Cluster, Node
+from hetsim.cluster.model import Cluster, NodeSpec
 
 SLOW_RATE, LONG_SECONDS = 1000.0, 1.0
 """A link below this rate in bytes per second, or a sample or latency above this time in seconds, probably lacks a unit."""
@@ -32,5 +32,5 @@ def _described(cluster: Cluster) -> Iterator[tuple[str, float, str]]:
         for link in (end.uplink_bytes_per_second, end.downlink_bytes_per_second):
             if link is not None:
                 yield f"a link of {who}", link, rate
-        if isinstance(end, Node):
+        if isinstance(end, NodeSpec):
             yield f"seconds_per_sample of {who}", end.seconds_per_sample, seconds

@@ -31,7 +31,7 @@ class SlowSpells:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Node:
+class NodeSpec:
     """One worker: a gradient of b samples takes (overhead_seconds + b · seconds_per_sample) · noise, or a measured time · noise.
 
     `table` contains measured (samples, seconds), rising in samples. Times are linear between points, constant below the first, and
@@ -92,7 +92,7 @@ class Node:
         return self.seconds_per_update if own is None else own
 
     @cached_property
-    def on_its_share(self) -> Node:
+    def on_its_share(self) -> NodeSpec:
         """An equally fast node without a quota: its gradients and updates take 1/cpu_quota times the described seconds.
 
         If the quota has periods, there is no such node, and this node is returned unchanged.
@@ -193,7 +193,7 @@ class Cluster:
     """Workers 0 … N−1, the network between them, the server (rank N) of methods that have one, and faults."""
 
     name: str
-    nodes: tuple[Node, ...]
+    nodes: tuple[NodeSpec, ...]
     network: Network
     server: Server
     faults: Faults = field(default_factory=Faults)
@@ -204,7 +204,7 @@ class Cluster:
     @property
     def shares_cores(self) -> bool:
         """Whether any process shares the cores of a host or has a quota with periods, or messages take CPU-seconds."""
-        ends: list[Node | Server] = [*self.nodes, self.server]
+        ends: list[NodeSpec | Server] = [*self.nodes, self.server]
         return self.network.cpu is not None or any(end.host is not None or end.cpu_quota_period_seconds is not None for end in ends)
 
     @property
@@ -228,7 +228,7 @@ class Cluster:
         """The bandwidth of a link, in bytes per second: the described one, else the machine's network card, else infinite."""
         direction, owner = link
         card = math.inf if self.network.sharing == "none" else self.network.bytes_per_second
-        end: Node | Rack | Server
+        end: NodeSpec | Rack | Server
         if isinstance(owner, int):
             end, times = self.nodes[owner], 1
         elif owner.startswith("server"):
@@ -266,7 +266,7 @@ class Cluster:
         number = {rack: place for place, rack in enumerate(self.region_racks)}
         return tuple(number[self._outermost_rack(node)] for node in self.nodes)
 
-    def end(self, rank: int) -> Node | Server:
+    def end(self, rank: int) -> NodeSpec | Server:
         """The node of a worker, or the server for a higher rank. Local servers equal the server, but are in their regions' racks."""
         return self.nodes[rank] if rank < self.num_workers else self.server
 
@@ -306,7 +306,7 @@ class Cluster:
         path = self.path(sender, receiver)
         return path.latency_seconds + nbytes / min([path.bytes_per_second, *map(self.capacity, path.links)])
 
-    def _outermost_rack(self, node: Node) -> str | None:
+    def _outermost_rack(self, node: NodeSpec) -> str | None:
         rack = node.rack
         while rack is not None and self.network.racks[rack].within is not None:
             rack = self.network.racks[rack].within
@@ -330,7 +330,7 @@ class Cluster:
 
     def _inwards(self, end: int | str) -> str:
         """The direction of the link by which a message reaches its owner. It is "up" for half-duplex owners, which have one link."""
-        owner: Node | Server | Rack | None
+        owner: NodeSpec | Server | Rack | None
         if isinstance(end, int):
             owner = self.nodes[end]
         else:
@@ -345,6 +345,6 @@ class Cluster:
         return self.server.latency_seconds if end.startswith("server") else self.network.racks[end.removeprefix("rack ")].latency_seconds
 
 
-def has_links(ends: Iterable[Node | Rack | Server]) -> bool:
+def has_links(ends: Iterable[NodeSpec | Rack | Server]) -> bool:
     """Whether any of these nodes, racks or servers has a described link."""
     return any(end.uplink_bytes_per_second is not None or end.downlink_bytes_per_second is not None for end in ends)

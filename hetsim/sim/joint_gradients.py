@@ -10,7 +10,7 @@ from heapq import heapify, heappop, heappush
 import torch
 
 from hetsim import effects as fx
-from hetsim.cluster.model import Node
+from hetsim.cluster.model import NodeSpec
 from hetsim.effects import Batch
 from hetsim.sim.gradient_batching import Compute, Due, EarlyGradient, GradientBatcher
 from hetsim.sim.rank_process import RankProcess
@@ -37,7 +37,7 @@ class JointGradients(GradientBatcher):
         nodes: the cluster's nodes. A gradient of more samples than its node's `micro_batch` is computed alone.
     """
 
-    def __init__(self, task: Task, gradient: Compute, nodes: Sequence[Node]) -> None:
+    def __init__(self, task: Task, gradient: Compute, nodes: Sequence[NodeSpec]) -> None:
         super().__init__(task, gradient)
         self._task = task
         self._nodes = nodes

@@ -12,7 +12,7 @@ import training
 from real import in_processes, stretched
 from training import BATCH, FOUND
 
-from hetsim.cluster import Cluster, Network, Node, Server
+from hetsim.cluster import Cluster, Network, NodeSpec, Server
 from hetsim.cluster.distributions import Distribution
 from hetsim.coordination.all_reduce import SynchronousAllReduce
 from hetsim.coordination.base import Coordination
@@ -72,7 +72,7 @@ def cluster(regime: str, num: int, links: str, ratio: float, *, nbytes: float, s
     fastest = {"private": one_way, "shared": num * one_way, "ring": 2 * (num - 1) * nbytes / (num * seconds)}
     return Cluster(
         name=regime,
-        nodes=tuple(Node(seconds_per_sample=PER_SAMPLE * slow, noise=noise) for slow in slowness(regime, num)),
+        nodes=tuple(NodeSpec(seconds_per_sample=PER_SAMPLE * slow, noise=noise) for slow in slowness(regime, num)),
         network=Network(latency_seconds=0.0, bytes_per_second=fastest[links], sharing="none"),
         server=Server(seconds_per_update=1e-4, **described),
     )

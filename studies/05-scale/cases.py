@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hetsim.cluster import Cluster, Network, Node, Rack, Server
+from hetsim.cluster import Cluster, Network, NodeSpec, Rack, Server
 from hetsim.cluster.distributions import Distribution
 from hetsim.cluster.model import SlowSpells
 from hetsim.coordination.all_reduce import SynchronousAllReduce
@@ -78,7 +78,7 @@ def cluster(regime: str, num: int, seed: int, *, shards: int = 1, links: bool = 
     racks = {f"r{k}": rack for k in range(-(-num // RACK))} if regime == "racks" else {}
     described = {"uplink_bytes_per_second": LINK, "downlink_bytes_per_second": LINK} if links else {}
     nodes = tuple(
-        Node(
+        NodeSpec(
             seconds_per_sample=PER_SAMPLE * slow,
             overhead_seconds=OVERHEAD * slow,
             noise=noise(regime),

@@ -17,7 +17,7 @@ from scipy.optimize import brentq
 from tqdm import tqdm
 from variables import Cost, fitted
 
-from hetsim.cluster import Cluster, Network, Node, Server
+from hetsim.cluster import Cluster, Network, NodeSpec, Server
 from hetsim.cluster.distributions import Distribution
 from hetsim.coordination.parameter_server import ParameterServer
 from hetsim.policies.admission import EveryGradient
@@ -105,7 +105,7 @@ class Loop:
     def throughput(self, num_workers: int, *, num_updates: int, servers: Servers = ONE) -> float:
         """Steps per second of all workers, simulated. Equal shards divide the time of an update, so unequal ones are given a longer one."""
         compute, service = (gamma(variation) for variation in self.variations)
-        nodes = (Node(overhead_seconds=self.compute_seconds, noise=compute),) * num_workers
+        nodes = (NodeSpec(overhead_seconds=self.compute_seconds, noise=compute),) * num_workers
         update = self.service_seconds * servers.num * servers.largest_share
         server = Server(seconds_per_update=update, noise=service, shards=servers.num)
         experiment = Experiment(

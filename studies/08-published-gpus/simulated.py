@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hetsim.cluster import Cluster, Network, Node, Server
+from hetsim.cluster import Cluster, Network, NodeSpec, Server
 from hetsim.coordination.base import Coordination
 from hetsim.coordination.local_steps import LocalSteps
 from hetsim.coordination.overlapped_all_reduce import OverlappedAllReduce
@@ -61,7 +61,7 @@ def _run(coordination: Coordination, compute: Sequence[float], reduction: float)
     table = ((1, reduction / NUM_BYTES), (NUM_BYTES, reduction))
     cluster = Cluster(
         name="published",
-        nodes=tuple(Node(overhead_seconds=seconds) for seconds in compute),
+        nodes=tuple(NodeSpec(overhead_seconds=seconds) for seconds in compute),
         network=Network(latency_seconds=0, bytes_per_second=1e300, sharing="none", all_reduce_table=table),
         server=Server(seconds_per_update=0),
     )

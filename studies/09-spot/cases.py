@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hetsim.cluster import Cluster, Network, Node, Server
+from hetsim.cluster import Cluster, Network, NodeSpec, Server
 from hetsim.cluster.faults import Faults, Outages
 from hetsim.coordination.all_reduce import SynchronousAllReduce
 from hetsim.coordination.base import Coordination
@@ -94,10 +94,10 @@ class Mix:
     paid: tuple[tuple[Span, ...], ...]
 
     @property
-    def nodes(self) -> tuple[Node, ...]:
+    def nodes(self) -> tuple[NodeSpec, ...]:
         """On demand and spot, with their prices."""
         link = {"uplink_bytes_per_second": LINK, "downlink_bytes_per_second": LINK}
-        alike = Node(seconds_per_sample=PER_SAMPLE, cost_per_hour=ON_DEMAND, **link)
+        alike = NodeSpec(seconds_per_sample=PER_SAMPLE, cost_per_hour=ON_DEMAND, **link)
         return (alike,) * self.fixed + (replace(alike, cost_per_hour=SPOT),) * len(self.paid)
 
     @property
@@ -167,7 +167,7 @@ def coordination(method: str) -> Coordination:
 
 
 def simulate(
-    method: str, nodes: Sequence[Node], num_samples: float, absent: Mapping[int, Sequence[Span]], *, batch_size: int,
+    method: str, nodes: Sequence[NodeSpec], num_samples: float, absent: Mapping[int, Sequence[Span]], *, batch_size: int,
     interval: float = INTERVAL, seconds: float = math.inf,
 ) -> Commits:  # fmt: skip
     """A run of timing only until so many samples or seconds. Checkpoints slow all gradients down by their share of the time."""

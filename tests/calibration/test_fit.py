@@ -22,7 +22,7 @@ from hetsim.calibration.network import KEPT, work_of_ends
 from hetsim.calibration.program import machine_seconds
 from hetsim.calibration.readings import AT_OWN_PACE, IN_STEP, KINDS, OVERLAPPED, WHOLE, Measured, Reading
 from hetsim.cluster.hosts import Host
-from hetsim.cluster.model import Cluster, Network, Node, Server
+from hetsim.cluster.model import Cluster, Network, NodeSpec, Server
 from hetsim.cluster.network.racks import Between, Rack
 from hetsim.cluster.parse.cluster import parse_cluster
 
@@ -335,7 +335,7 @@ def test_any_measurement_makes_a_cluster(seed: int) -> None:
 
 
 FOUND: dict[type, set[str]] = {
-    Node: {
+    NodeSpec: {
         *("seconds_per_sample", "overhead_seconds", "table", "seconds_per_update", "noise", "cold_seconds", "cooling_seconds"),
         *("first_seconds", "program_seconds", "seconds_per_local_update"),
         *("host", "cpu_quota", "cpu_quota_period_seconds", "cpu_quota_covers_messages", "latency_seconds"),
@@ -480,7 +480,7 @@ def test_first_gradients_are_compared_with_other_ones_in_training() -> None:
     assert [node.first_seconds for node in in_training(among, 1.0, 4e-3)] == pytest.approx([2e-3, 2e-3], rel=0.1)
 
 
-def in_training(among: Measured, factor: float, longer: float, *, pause: float = 0.02) -> list[Node]:
+def in_training(among: Measured, factor: float, longer: float, *, pause: float = 0.02) -> list[NodeSpec]:
     """The nodes of two workers whose gradients take so many times and seconds longer after an exchange of 20 ms."""
     for rank in range(2):
         cpu = factor * (1 + rank) * (1e-3 + 32e-5) + longer

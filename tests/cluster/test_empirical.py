@@ -15,7 +15,7 @@ from worlds import cluster, experiment, node
 from hetsim.cluster.compute_times import StepTimes
 from hetsim.cluster.distributions import parse_distribution
 from hetsim.cluster.factors import MAX_BYTES, MAX_FACTORS
-from hetsim.cluster.model import Node
+from hetsim.cluster.model import NodeSpec
 from hetsim.cluster.parse.cluster import parse_cluster
 from hetsim.sim import Simulation
 
@@ -48,7 +48,7 @@ def test_streams_are_those_of_any_law(law: dict[str, Any]) -> None:
     """By seed and rank: nodes that are added after the others change no number of theirs."""
     two, three = (parse_cluster(cluster(node(1.0, count=count, noise=law))).nodes for count in (2, 3))
 
-    def drawn(nodes: Sequence[Node], seed: int, rank: int) -> list[float]:
+    def drawn(nodes: Sequence[NodeSpec], seed: int, rank: int) -> list[float]:
         times = StepTimes(nodes[rank], seed=seed, rank=rank)
         return [times.seconds(1) for _ in range(200)]
 

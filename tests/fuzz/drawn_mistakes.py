@@ -80,7 +80,7 @@ def set_target(draft: Draft) -> None:
         *("os.getcwd", "builtins.open", "subprocess.run", "hetsim.cli.main.main", "hetsim.checks.whole", "hetsim.trust.names.importlib"),
         *(
             "hetsim.policies.allocation.base.Allocation",
-            "hetsim.cluster.model.Node",
+            "hetsim.cluster.model.NodeSpec",
             "hetsim.policies",
             "hetsim",
             "torch.optim",

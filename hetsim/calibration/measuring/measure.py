@@ -19,7 +19,7 @@ from hetsim.calibration.measuring.report import check_places, prefix, told, writ
 from hetsim.calibration.program import FITTED, MOST_UPDATES, Measurement, sizes_of
 from hetsim.calibration.readings import Measured
 from hetsim.calibration.sharing import at_once
-from hetsim.cluster.model import Cluster, Node, Server
+from hetsim.cluster.model import Cluster, NodeSpec, Server
 from hetsim.cluster.parse.cluster import parse_cluster
 from hetsim.config.build import build_experiment
 from hetsim.config.cluster_files import check_file, named, written_cluster
@@ -167,7 +167,7 @@ def measure(
     """
     folder.mkdir()
     output = folder / "measured.json"
-    ends: list[Node | Server] = [*experiment.cluster.nodes, experiment.cluster.server]
+    ends: list[NodeSpec | Server] = [*experiment.cluster.nodes, experiment.cluster.server]
     coordination = kind(
         admission=experiment.coordination.admission, output=output, seconds=seconds, facts=facts,
         at_once=at_once(experiment.cluster) if kind is AroundServer else (),

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from hetsim.cluster.distributions import Distribution
-from hetsim.cluster.model import Cluster, Node, Server
+from hetsim.cluster.model import Cluster, NodeSpec, Server
 from hetsim.cluster.network.link_slowdown import LinkSlowdown
 from hetsim.cluster.network.racks import Between, Rack
 
@@ -26,7 +26,7 @@ def seconds_of_changes(cluster: Cluster) -> float:
 
 def _seconds(cluster: Cluster) -> Iterator[float]:
     network = cluster.network
-    ends: list[Between | Node | Rack | Server] = [*cluster.nodes, cluster.server, *network.racks.values(), *network.between.values()]
+    ends: list[Between | NodeSpec | Rack | Server] = [*cluster.nodes, cluster.server, *network.racks.values(), *network.between.values()]
     for node in cluster.nodes:
         if len(node.slowdown) > 1:
             yield _until(node.slowdown_period_seconds)
@@ -62,6 +62,6 @@ def slowdown_of(cluster: Cluster, link: tuple[str, int | str]) -> LinkSlowdown |
     return None if owner.startswith("host ") else cluster.network.racks[owner.removeprefix("rack ")].link_slowdown
 
 
-def changes(ends: Iterable[Between | Node | Rack | Server]) -> bool:
+def changes(ends: Iterable[Between | NodeSpec | Rack | Server]) -> bool:
     """Whether the links of any of these nodes, racks or servers change over time, or any of these ways between racks."""
     return any(end.link_slowdown is not None for end in ends)

@@ -18,7 +18,7 @@ from typing import TypeVar
 import numpy as np
 
 from hetsim.cluster.compute_times import interpolated
-from hetsim.cluster.model import Cluster, Node, has_links
+from hetsim.cluster.model import Cluster, NodeSpec, has_links
 from hetsim.cluster.network.changing import changes, slowdown_of
 from hetsim.cluster.network.lateness import Lateness
 from hetsim.cluster.network.link_slowdown import Way, way_seconds
@@ -228,7 +228,7 @@ class Collectives:
     def _alike(self) -> bool:
         """Whether all messages of all steps take the same time, because no two messages share a link or a network card."""
         cluster = self.cluster
-        ends: list[Node | Rack] = [*cluster.nodes, *cluster.network.racks.values()]
+        ends: list[NodeSpec | Rack] = [*cluster.nodes, *cluster.network.racks.values()]
         shared_cards = cluster.network.sharing != "none" and cluster.hosts
         return not (self._changes or has_links(ends) or shared_cards or cluster.network.between or any(end.latency_seconds for end in ends))
 

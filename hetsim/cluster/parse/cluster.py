@@ -9,7 +9,7 @@ from typing import Any
 
 from hetsim import checks
 from hetsim.cluster.fewer import without
-from hetsim.cluster.model import Cluster, Node, Server
+from hetsim.cluster.model import Cluster, NodeSpec, Server
 from hetsim.cluster.network.changing import changes
 from hetsim.cluster.network.racks import Rack
 from hetsim.cluster.parse.faults import _faults, with_pauses
@@ -46,7 +46,7 @@ def parse_cluster(config: Any) -> Cluster:
         rows = [(f"cluster.nodes.{index}", row) for index, row in enumerate(_list("cluster.nodes", entries["nodes"], "nodes"))]
     seed = checks.whole("cluster.seed", 0 if entries.get("seed") is None else entries["seed"], least=0)
     network = _network(entries["network"])
-    nodes: list[Node] = []
+    nodes: list[NodeSpec] = []
     for index, (key, row) in enumerate(rows):
         nodes += _nodes(key, row, seed, index)
     if not nodes:
@@ -100,7 +100,7 @@ def _check_together(cluster: Cluster) -> None:
             "cluster.network.sharing_noise would do nothing, because no link is described that messages share: "
             f"take cluster.network.sharing=max_min, give {LINKS[0]} and {LINKS[1]}, or leave it out"
         )
-    ends: list[tuple[str, Node | Rack | Server]] = [*((f"node {rank}", node) for rank, node in enumerate(cluster.nodes))]
+    ends: list[tuple[str, NodeSpec | Rack | Server]] = [*((f"node {rank}", node) for rank, node in enumerate(cluster.nodes))]
     ends += [("the server", cluster.server), *((f"cluster.network.racks.{name}", rack) for name, rack in cluster.network.racks.items())]
     for who, end in ends:
         up, down = (getattr(end, name) for name in LINKS)

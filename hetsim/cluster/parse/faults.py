@@ -11,7 +11,7 @@ from typing import Any
 from hetsim import checks
 from hetsim.cluster.distributions import Distribution, parse_distribution
 from hetsim.cluster.faults import Faults, Outages
-from hetsim.cluster.model import Node
+from hetsim.cluster.model import NodeSpec
 from hetsim.cluster.parse.availability import absences
 from hetsim.cluster.parse.values import _distribution, _list, _number
 
@@ -66,7 +66,7 @@ def _faults(config: Any, num_nodes: int) -> Faults:
     )
 
 
-def with_pauses(node: Node, pauses: Sequence[tuple[float, float]]) -> Node:
+def with_pauses(node: NodeSpec, pauses: Sequence[tuple[float, float]]) -> NodeSpec:
     """The node with pauses, in which it computes nothing."""
     if node.slowdown_period_seconds is not None:
         raise ValueError("cluster.faults.schedule stops a node with a slowdown_period_seconds: leave one of them out")

@@ -8,7 +8,7 @@ from typing import Any
 
 from hetsim import checks
 from hetsim.cluster.hosts import MIN_BUDGET_SECONDS, CommunicationWork, Host, default_period
-from hetsim.cluster.model import Node, Server
+from hetsim.cluster.model import NodeSpec, Server
 from hetsim.cluster.parse.values import _list, _number
 
 COLD = ("cold_seconds", "cooling_seconds")
@@ -26,7 +26,7 @@ MIN_SPEED = 1e-3
 MAX_TICK = 0.1
 
 
-def _hosts(config: Any, nodes: Sequence[Node], server: Server) -> dict[str, Host]:
+def _hosts(config: Any, nodes: Sequence[NodeSpec], server: Server) -> dict[str, Host]:
     """Hosts by name. Raises ValueError for a host without nodes, or one that is used but not described."""
     key = "cluster.hosts"
     if config is not None and not isinstance(config, Mapping):

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hetsim import checks
-from hetsim.cluster.model import Network, Node, Server
+from hetsim.cluster.model import Network, NodeSpec, Server
 from hetsim.cluster.network.collectives import ALGORITHMS
 from hetsim.cluster.network.racks import NOTHING, Between, Rack
 from hetsim.cluster.parse.hosts import CPU, _communication, _cpu
@@ -76,7 +76,7 @@ def _server(config: Any) -> Server:
     )
 
 
-def _racks(config: Any, nodes: Sequence[Node], server: Server, card: float | None) -> dict[str, Rack]:
+def _racks(config: Any, nodes: Sequence[NodeSpec], server: Server, card: float | None) -> dict[str, Rack]:
     """Racks by name. Raises ValueError for an empty, undescribed or cyclic rack. `card` is the bandwidth of a node's network card."""
     key = "cluster.network.racks"
     config = {} if config is None else config
@@ -100,7 +100,7 @@ def _racks(config: Any, nodes: Sequence[Node], server: Server, card: float | Non
     for name in entries:
         if name not in occupied:
             raise ValueError(f"{key}.{name} has nothing in it: give rows of cluster.nodes rack: {name}, or leave it out")
-    members: dict[str, list[Node]] = {name: [] for name in entries}
+    members: dict[str, list[NodeSpec]] = {name: [] for name in entries}
     for node in nodes:
         for rack in _outwards(node.rack, inside):
             members[rack].append(node)
@@ -141,7 +141,7 @@ def _outwards(rack: str | None, inside: Mapping[str, str | None]) -> Iterator[st
         rack = inside[rack]
 
 
-def _rack(key: str, entry: Mapping[str, Any], members: Sequence[Node], card: float | None) -> Rack:
+def _rack(key: str, entry: Mapping[str, Any], members: Sequence[NodeSpec], card: float | None) -> Rack:
     """A rack. With `oversubscription` k, its link carries 1/k of the sum over its nodes' links."""
     carries = {name: _number(key, entry, name, None) for name in LINKS}
     if entry.get("oversubscription") is not None:

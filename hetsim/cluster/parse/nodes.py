@@ -11,7 +11,7 @@ from typing import Any
 from hetsim import checks
 from hetsim.cluster.distributions import Distribution, parse_distribution
 from hetsim.cluster.factors import regular_file
-from hetsim.cluster.model import Node, SlowSpells
+from hetsim.cluster.model import NodeSpec, SlowSpells
 from hetsim.cluster.network.link_slowdown import LinkSlowdown
 from hetsim.cluster.parse.hosts import COLD, CPU, FIRST, _cold, _cpu
 from hetsim.cluster.parse.values import LINKS, POSITIVE, _distribution, _flag, _number, _refuse_throughput, _table, _with_links
@@ -41,7 +41,7 @@ MAX_COST = 1e9
 ROW = 10  # number of the random stream of drawn nodes; those of a run are in outages.py
 
 
-def _nodes(key: str, config: Any, seed: int, index: int) -> Iterator[Node]:
+def _nodes(key: str, config: Any, seed: int, index: int) -> Iterator[NodeSpec]:
     """The `count` nodes of one row. They are equal, except for numbers that are drawn for each node."""
     more = (*DRAWN[2:], "network", *CPU, *COLD, FIRST, *OTHERS)
     if isinstance(config, Mapping):
@@ -69,7 +69,7 @@ def _nodes(key: str, config: Any, seed: int, index: int) -> Iterator[Node]:
                 _number(f"a draw of {key}", {name: value}, name)
     given = {name: _number(key, entry, name, None if name in (*LINKS, LOCAL) else 0.0) for name in DRAWN if name not in drawn}
     slowdown = _slowdown(f"{key}.slowdown", entry.get("slowdown"))
-    node = Node(
+    node = NodeSpec(
         **given,
         table=table,
         noise=_distribution(key, entry, "noise"),
@@ -102,7 +102,7 @@ def _cost(key: str, value: Any) -> float:
     return float(value)
 
 
-def _with(node: Node, numbers: dict[str, Any]) -> Node:
+def _with(node: NodeSpec, numbers: dict[str, Any]) -> NodeSpec:
     return replace(node, **numbers) if numbers else node
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from hetsim.cluster.distributions import PERIODS
 from hetsim.cluster.hosts import CommunicationWork, Host
-from hetsim.cluster.model import Cluster, Node, Server
+from hetsim.cluster.model import Cluster, NodeSpec, Server
 from hetsim.sim.clock import Callback, Clock
 from hetsim.sim.hosts.cores import Budget, Cores, Work
 
@@ -23,7 +23,7 @@ class Processors:
 
     def __init__(self, env: Clock, cluster: Cluster, *, seed: int, widths: Sequence[int]) -> None:
         shared = {name: Cores(env, host) for name, host in cluster.hosts.items()}
-        ends: list[Node | Server] = [*cluster.nodes, cluster.server]
+        ends: list[NodeSpec | Server] = [*cluster.nodes, cluster.server]
         self._cores = [Cores(env, OWN_HOST) if end.host is None else shared[end.host] for end in ends]
         ticks = [0.0 if end.host is None else cluster.hosts[end.host].tick_seconds for end in ends]
         self._budgets = [_budget(end, seed, rank, tick) for rank, (end, tick) in enumerate(zip(ends, ticks, strict=True))]
@@ -101,7 +101,7 @@ class Processors:
             callback(None)
 
 
-def _budget(end: Node | Server, seed: int, stream: int, tick: float) -> Budget | None:
+def _budget(end: NodeSpec | Server, seed: int, stream: int, tick: float) -> Budget | None:
     """The budget of a process with a quota by periods, which begin at a random time; None for other processes."""
     if end.cpu_quota is None or end.cpu_quota_period_seconds is None:
         return None

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from hetsim.cluster.compute_times import StepTimes
 from hetsim.cluster.distributions import BLOCK, GRADIENTS, MIN_FACTOR, Distribution
-from hetsim.cluster.model import Node
+from hetsim.cluster.model import NodeSpec
 from hetsim.cluster.streams import generator
 
 TOGETHER = 1024
@@ -67,7 +67,7 @@ class VectorizedTimes:
     `positions` are the numbers of gradients that each rank computed in an earlier run.
     """
 
-    def __init__(self, nodes: Sequence[Node], *, seed: int, positions: Sequence[int]) -> None:
+    def __init__(self, nodes: Sequence[NodeSpec], *, seed: int, positions: Sequence[int]) -> None:
         distinct = {id(node): StepTimes(node, seed=seed, rank=0) for node in nodes}  # nodes of one row are one object
         lines = {key: times.affine for key, times in distinct.items()}
         affine = [lines[id(node)] for node in nodes]
