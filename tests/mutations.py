@@ -43,7 +43,7 @@ ASYNC_LOCAL, WEIGHTING = "tests/owned/test_async_local_steps.py", "hetsim/polici
 PERIODIC, SHIFT = "tests/policies/allocation/test_periodic.py", "tests/policies/allocation/test_gradual_shift.py"
 DELAYED_SERVER, DELAYED_RING = "tests/coordination/test_delayed_server.py", "tests/coordination/test_delayed_all_reduce.py"
 
-DROPPED = ":\n            return state, Decision(drop=(contribution,), release=(contribution.rank,))\n        return _completed("
+DROPPED = ":\n            return state, Decision(drop=(contribution,), release=(contribution.rank,))\n        return _apply_if_complete("
 
 MUTATIONS = (
     Mutation(
@@ -135,8 +135,8 @@ MUTATIONS = (
         "ringleader",
         "a worker that has had its turn changes the present table",
         RINGLEADER,
-        "following=entered(state.following, contribution)",
-        "current=entered(state.current, contribution)",
+        "following=update_mean(state.following, contribution)",
+        "current=update_mean(state.current, contribution)",
         "tests/owned/test_server_rules.py",
     ),
     Mutation(
@@ -177,8 +177,8 @@ MUTATIONS = (
         "dbs_sgd",
         "seconds per sample taken for speed",
         ALLOCATION,
-        "averaged(old, b / t, self.smoothing)",
-        "averaged(old, t / b, self.smoothing)",
+        "moving_average(old, b / t, self.smoothing)",
+        "moving_average(old, t / b, self.smoothing)",
         "tests/policies/allocation/test_dbs.py",
     ),
     Mutation(

@@ -303,7 +303,7 @@ class DecoupledSteps(Coordination):
                 num_samples_discarded=state.num_samples_discarded + overwritten,
                 next_sample=held.next_sample,
                 allocation=self.allocation.observe(state.allocation, steps, epoch),
-                admission=self.admission.measured(state.admission, step=step, quorum=waited, exchange=now - began - grace),
+                admission=self.admission.update_averages(state.admission, step=step, quorum=waited, exchange=now - began - grace),
             )
             going = yield from Commit(state.version, state, group)
             for rank in sorted(learners.started) if going else ():

@@ -96,14 +96,14 @@ class Mixing(Compensation):
         return None, (now - contribution.used) + contribution.gradient
 
 
-def _plain(options: Mapping[str, Any]) -> None:
+def _check_plain_momentum(options: Mapping[str, Any]) -> None:
     """Raise ValueError for options with which the optimizer takes other steps than the compensation assumes."""
     for name in ("dampening", "nesterov", "weight_decay", "maximize"):
         if options.get(name):
             raise ValueError(f"compensation assumes steps of plain momentum SGD, but optimizer.{name}={options[name]}: leave it out")
 
 
-def _to_first_order(factor: Any, contribution: Contribution, now: Vector) -> Vector:
+def _first_order_correction(factor: Any, contribution: Contribution, now: Vector) -> Vector:
     """g + factor g⊙g⊙(W − w_i). In one vector of its own: fresh memory for each product takes 1.3 to 2 times as long."""
     g = contribution.gradient
     total = factor * g
@@ -132,7 +132,7 @@ class DelayCompensation(Compensation):
         return None
 
     def correct(self, state: None, contribution: Contribution, now: Vector) -> tuple[None, Vector]:
-        return None, _to_first_order(self.strength, contribution, now)
+        return None, _first_order_correction(self.strength, contribution, now)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,7 +158,7 @@ class AdaptiveDelayCompensation(Compensation):
     def correct(self, state: Vector, contribution: Contribution, now: Vector) -> tuple[Vector, Vector]:
         g = contribution.gradient
         mean_square = self.decay * state + (1 - self.decay) * g * g
-        return mean_square, _to_first_order(self.strength / sqrt(mean_square + self.epsilon), contribution, now)
+        return mean_square, _first_order_correction(self.strength / sqrt(mean_square + self.epsilon), contribution, now)
 
 
 @dataclass(frozen=True)
@@ -204,7 +204,7 @@ class GapAware(Compensation):
                     f"{name}={theirs}: set learning_rate and momentum, which both read"
                 )
 
-        _plain(options)
+        _check_plain_momentum(options)
 
     def initial(self, weights: Vector, num_workers: int) -> GapAwareState:
         return GapAwareState(zeros_like(weights), zeros_like(weights))
@@ -254,7 +254,7 @@ class Dana(Compensation):
                 f"compensation.learning_rate={self.learning_rate} is not the optimizer's ({options.get('lr')}): "
                 "set learning_rate, which both read"
             )
-        _plain(options)
+        _check_plain_momentum(options)
         if schedule is not None:
             raise ValueError("compensation=dana looks ahead by steps of one learning rate: leave learning_rate_schedule out")
 
@@ -262,10 +262,10 @@ class Dana(Compensation):
         return DanaState((zeros_like(weights),) * num_workers, zeros_like(weights))
 
     def correct(self, state: DanaState, contribution: Contribution, now: Vector) -> tuple[DanaState, Vector]:
-        before = state.v[contribution.rank]
-        v_i = self.momentum * before + contribution.gradient
+        old = state.v[contribution.rank]
+        v_i = self.momentum * old + contribution.gradient
         v = (*state.v[: contribution.rank], v_i, *state.v[contribution.rank + 1 :])
-        return DanaState(v, state.total + (v_i - before)), v_i
+        return DanaState(v, state.total + (v_i - old)), v_i
 
     def outgoing(self, state: DanaState, weights: Vector) -> Vector:
         return weights - self.learning_rate * self.momentum * state.total

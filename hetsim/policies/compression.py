@@ -93,8 +93,8 @@ class TwoBit(Compression):
         return TwoBitState(wanted - decompress(payload, self.threshold, gradient, num_parameters), count), payload
 
     def unpack(self, payload: Vector, like: Vector, num_parameters: int | None) -> Vector:
-        whole = nbytes(payload) == nbytes(like)
-        return payload if whole else decompress(payload, self.threshold, like, num_parameters)
+        full = nbytes(payload) == nbytes(like)
+        return payload if full else decompress(payload, self.threshold, like, num_parameters)
 
 
 MAX_CHUNK = 2**15

@@ -55,8 +55,8 @@ class Quorum(Admission):
 
     def arrived(self, state: QuorumState, contribution: Contribution) -> tuple[QuorumState, Decision]:
         """Count an answer that arrived in time."""
-        one = (contribution,)
-        return state, Decision(drop=one) if contribution.staleness else Decision(apply=one)
+        group = (contribution,)
+        return state, Decision(drop=group) if contribution.staleness else Decision(apply=group)
 
     def grace_seconds(self, state: QuorumState) -> float:
         """How long to wait for further answers after the quorum's answers have arrived."""
@@ -64,7 +64,7 @@ class Quorum(Admission):
             return 0.0
         return self.grace * max(0.0, self.overlap * state.step - state.quorum - state.exchange)
 
-    def measured(self, state: QuorumState, *, step: float, quorum: float, exchange: float) -> QuorumState:
+    def update_averages(self, state: QuorumState, *, step: float, quorum: float, exchange: float) -> QuorumState:
         """The averages after one more exchange."""
         return QuorumState(self._average(state.step, step), self._average(state.quorum, quorum), self._average(state.exchange, exchange))
 

@@ -22,8 +22,7 @@ from hetsim.advice.variants import Variant, least_seconds, timed, varied
 from hetsim.cluster.model import Cluster
 from hetsim.cluster.parse.cluster import parse_cluster
 from hetsim.config.methods import shipped
-from hetsim.policies.allocation.optperf import Line as SplitLine
-from hetsim.policies.allocation.optperf import fastest_split
+from hetsim.policies.allocation.optperf import AffineTime, fastest_split
 from hetsim.policies.allocation.optperf import seconds as split_seconds
 
 pytestmark = pytest.mark.slow
@@ -174,8 +173,8 @@ def test_the_least_step_is_that_of_the_fastest_split() -> None:
     """Whole samples take a little longer than the bound, and never less."""
     for lines in ([(0.0, 1.0), (0.0, 3.0)], [(5.0, 1.0), (1.0, 2.0), (40.0, 0.1)], [(0.5, 0.2)]):
         for batch_size in (3, 10, 1000):
-            best = fastest_split([[SplitLine(*line)] for line in lines], batch_size)
-            whole = max(split_seconds([SplitLine(*line)], share) for line, share in zip(lines, best, strict=True))
+            best = fastest_split([[AffineTime(*line)] for line in lines], batch_size)
+            whole = max(split_seconds([AffineTime(*line)], share) for line, share in zip(lines, best, strict=True))
             least = least_step([Line(*line) for line in lines], batch_size)
             assert whole - max(per_sample for _, per_sample in lines) <= least <= whole + 1e-12
 

@@ -79,8 +79,8 @@ def test_tokens_weigh_samples_by_samples_per_step():
 def test_the_grace_is_what_the_averages_leave_of_the_overlap():
     """γ (τ ξ_step − ξ_quorum − ξ_exchange), never below zero, zero before the first; averages keep `smoothing` of their old value."""
     rule = Quorum(size=2, overlap=3, grace=0.5, smoothing=0.75)
-    first = rule.measured(QuorumState(), step=2.0, quorum=1.0, exchange=1.0)
-    second = rule.measured(first, step=4.0, quorum=5.0, exchange=1.0)
+    first = rule.update_averages(QuorumState(), step=2.0, quorum=1.0, exchange=1.0)
+    second = rule.update_averages(first, step=4.0, quorum=5.0, exchange=1.0)
 
     assert rule.grace_seconds(QuorumState()) == 0.0
     assert rule.grace_seconds(first) == 0.5 * (3 * 2.0 - 1.0 - 1.0)

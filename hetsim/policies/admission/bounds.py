@@ -42,7 +42,7 @@ class BoundedStaleness(Admission):
         return self._release(ClockState(done, state.waiting | {rank}), apply=(contribution,))
 
     def worker_left(self, state: ClockState, rank: int) -> tuple[ClockState, Decision]:
-        return self._release(ClockState({other: c for other, c in state.done.items() if other != rank}, state.waiting - {rank}))
+        return self._release(ClockState({worker: c for worker, c in state.done.items() if worker != rank}, state.waiting - {rank}))
 
     def worker_joined(self, state: ClockState, rank: int) -> ClockState:
         """The worker starts with as many steps as the slowest other worker."""
@@ -73,8 +73,10 @@ class Ringmaster(Admission):
         return None
 
     def arrived(self, state: None, contribution: Contribution) -> tuple[None, Decision]:
-        one, rank = (contribution,), (contribution.rank,)
-        return None, Decision(apply=one, release=rank) if contribution.staleness < self.max_delay else Decision(drop=one, release=rank)
+        group, release = (contribution,), (contribution.rank,)
+        if contribution.staleness < self.max_delay:
+            return None, Decision(apply=group, release=release)
+        return None, Decision(drop=group, release=release)
 
 
 @dataclass(frozen=True, kw_only=True)

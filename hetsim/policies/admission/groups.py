@@ -38,7 +38,7 @@ class Collecting(Admission):
         return replace(state, members=frozenset(range(num_workers)))
 
 
-def whole_batch(group: Sequence[Contribution]) -> float:
+def equal_share(group: Sequence[Contribution]) -> float:
     """An equal share of a group that *is* the global batch of its version, including a shorter batch."""
     return sum(contribution.samples for contribution in group) / len(group)
 
@@ -53,13 +53,13 @@ class Barrier(Collecting):
         return num_workers
 
     def arrived(self, state: ArrivalState, contribution: Contribution) -> tuple[ArrivalState, Decision]:
-        return _completed(replace(state, waiting=(*state.waiting, contribution)))
+        return _apply_if_complete(replace(state, waiting=(*state.waiting, contribution)))
 
     def worker_left(self, state: ArrivalState, rank: int) -> tuple[ArrivalState, Decision]:
-        return _completed(replace(state, members=state.members - {rank}))
+        return _apply_if_complete(replace(state, members=state.members - {rank}))
 
     def fair_share(self, group: Sequence[Contribution], batch_size: int, num_workers: int) -> float:
-        return whole_batch(group)
+        return equal_share(group)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,16 +87,16 @@ class Backup(Collecting):
     def arrived(self, state: ArrivalState, contribution: Contribution) -> tuple[ArrivalState, Decision]:
         if contribution.staleness:
             return state, Decision(drop=(contribution,), release=(contribution.rank,))
-        return _completed(replace(state, waiting=(*state.waiting, contribution)))
+        return _apply_if_complete(replace(state, waiting=(*state.waiting, contribution)))
 
     def worker_left(self, state: ArrivalState, rank: int) -> tuple[ArrivalState, Decision]:
-        return _completed(replace(state, members=state.members - {rank}))
+        return _apply_if_complete(replace(state, members=state.members - {rank}))
 
     def fair_share(self, group: Sequence[Contribution], batch_size: int, num_workers: int) -> float:
-        return whole_batch(group)
+        return equal_share(group)
 
 
-def _completed(state: ArrivalState) -> tuple[ArrivalState, Decision]:
+def _apply_if_complete(state: ArrivalState) -> tuple[ArrivalState, Decision]:
     """Apply the waiting gradients in rank order and release their workers, if they are enough or no worker will send another one."""
     count = len(state.waiting)
     if not count or (count < state.size and (count < len(state.members) or not state.members <= {c.rank for c in state.waiting})):

@@ -9,7 +9,7 @@ from typing import ClassVar
 from hetsim import checks
 from hetsim.effects import Contribution
 from hetsim.policies.admission.base import Decision
-from hetsim.policies.admission.groups import ArrivalState, Collecting, Grouped, whole_batch
+from hetsim.policies.admission.groups import ArrivalState, Collecting, Grouped, equal_share
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class Rennala(Grouped):
         return super().arrived(state, contribution)
 
     def fair_share(self, group: Sequence[Contribution], batch_size: int, num_workers: int) -> float:
-        return whole_batch(group)
+        return equal_share(group)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,15 +65,15 @@ class Malenia(Collecting):
     def arrived(self, state: ArrivalState, contribution: Contribution) -> tuple[ArrivalState, Decision]:
         if contribution.staleness:
             return state, Decision(drop=(contribution,), release=(contribution.rank,))
-        return self._collected(replace(state, waiting=(*state.waiting, contribution)), release=(contribution.rank,))
+        return self._apply_if_complete(replace(state, waiting=(*state.waiting, contribution)), release=(contribution.rank,))
 
     def worker_left(self, state: ArrivalState, rank: int) -> tuple[ArrivalState, Decision]:
-        return self._collected(replace(state, members=state.members - {rank}))
+        return self._apply_if_complete(replace(state, members=state.members - {rank}))
 
     def fair_share(self, group: Sequence[Contribution], batch_size: int, num_workers: int) -> float:
-        return whole_batch(group)
+        return equal_share(group)
 
-    def _collected(self, state: ArrivalState, release: tuple[int, ...] = ()) -> tuple[ArrivalState, Decision]:
+    def _apply_if_complete(self, state: ArrivalState, release: tuple[int, ...] = ()) -> tuple[ArrivalState, Decision]:
         if not state.waiting or not state.members <= {c.rank for c in state.waiting}:
             return state, Decision(release=release)
         return replace(state, waiting=()), Decision(apply=state.waiting, release=release)

@@ -55,8 +55,8 @@ class Ringleader(Admission):
             state = replace(state, current=state.following, following={}, turned=frozenset())
         release, waiting = (contribution.rank,), (*state.waiting, contribution)
         if contribution.rank in state.turned:
-            return replace(state, following=entered(state.following, contribution), waiting=waiting), Decision(release=release)
-        state = replace(state, current=entered(state.current, contribution), waiting=waiting)
+            return replace(state, following=update_mean(state.following, contribution), waiting=waiting), Decision(release=release)
+        state = replace(state, current=update_mean(state.current, contribution), waiting=waiting)
         if not state.members <= state.current.keys():
             return state, Decision(release=release)
         return replace(state, turned=state.turned.union(release), waiting=()), Decision(apply=waiting, release=release)
@@ -68,7 +68,7 @@ class Ringleader(Admission):
             return replace(state, members=members, current=current, following=following, turned=state.turned - {rank}), Decision()
         rest: Mapping[int, Mean] = {}
         for contribution in state.waiting:
-            rest = entered(rest, contribution)
+            rest = update_mean(rest, contribution)
         return RoundState(members, rest), Decision(apply=state.waiting)
 
     def worker_joined(self, state: RoundState, rank: int) -> RoundState:
@@ -78,7 +78,7 @@ class Ringleader(Admission):
         return replace(state, members=frozenset(range(num_workers)))
 
 
-def entered(table: Mapping[int, Mean], contribution: Contribution) -> Mapping[int, Mean]:
+def update_mean(table: Mapping[int, Mean], contribution: Contribution) -> Mapping[int, Mean]:
     """The table with one more gradient in its worker's running mean: μ ← μ + (g − μ)/b."""
     old, g = table.get(contribution.rank), contribution.gradient
     mean = Mean(g, 1) if old is None else Mean(old.gradient + (g - old.gradient) / (old.count + 1), old.count + 1)

@@ -107,7 +107,7 @@ class AdaptiveTasks(Allocation):
         return tuple(a * self.samples_per_task for a in state.tasks)
 
     def observe_profile(self, state: AdaptiveTasksState, timings: Sequence[Contribution]) -> AdaptiveTasksState:
-        return self._decided(self._measured(state, timings))
+        return self._decide(self._add_timings(state, timings))
 
     def asks(self, state: AdaptiveTasksState, epoch: int) -> bool:
         return True
@@ -119,7 +119,7 @@ class AdaptiveTasks(Allocation):
         if sum(timing.samples for timing in timings) == sum(self.shares(state)):  # otherwise an epoch ended before some ranks' ranges
             seen = {timing.rank for timing in timings}
             absent = tuple(rank for rank, a in enumerate(state.tasks) if rank not in seen and (a or rank in absent))
-        return self._decided(replace(self._measured(state, timings), num_rounds=state.num_rounds + 1, absent=absent))
+        return self._decide(replace(self._add_timings(state, timings), num_rounds=state.num_rounds + 1, absent=absent))
 
     def lower_bounds(self, state: AdaptiveTasksState) -> list[float]:
         """Each worker's s_i, in seconds of a task, in round k = `num_rounds` + 1."""
@@ -133,7 +133,7 @@ class AdaptiveTasks(Allocation):
 
         return [lower_bound(samples / self.samples_per_task, t) for samples, t in zip(state.samples, state.seconds, strict=True)]
 
-    def _measured(self, state: AdaptiveTasksState, timings: Sequence[Contribution]) -> AdaptiveTasksState:
+    def _add_timings(self, state: AdaptiveTasksState, timings: Sequence[Contribution]) -> AdaptiveTasksState:
         samples, seconds = list(state.samples), list(state.seconds)
         for timing in timings:
             if timing.samples and timing.seconds > 0:
@@ -141,7 +141,7 @@ class AdaptiveTasks(Allocation):
                 seconds[timing.rank] += timing.seconds
         return replace(state, samples=tuple(samples), seconds=tuple(seconds))
 
-    def _decided(self, state: AdaptiveTasksState) -> AdaptiveTasksState:
+    def _decide(self, state: AdaptiveTasksState) -> AdaptiveTasksState:
         """The state with the tasks of the next round. Absent workers get one each, if the others have room for the rest."""
         seconds, bounds = self.lower_bounds(state), list(state.bounds)
         for rank in state.absent:

@@ -20,7 +20,7 @@ def proportional(weights: Sequence[float], total: int, *, least: int = 1, max_sa
     No worker gets more than its `max_samples`; the excess goes to the other workers in the same proportion. Raises ValueError
     if there is no such split.
     """
-    shares = _by_remainder(weights, total, least)
+    shares = _largest_remainder(weights, total, least)
     if max_samples is None:
         return shares
     if sum(max_samples) < total:
@@ -40,7 +40,7 @@ def proportional(weights: Sequence[float], total: int, *, least: int = 1, max_sa
     return tuple(split)
 
 
-def _by_remainder(weights: Sequence[float], total: int, least: int) -> tuple[int, ...]:
+def _largest_remainder(weights: Sequence[float], total: int, least: int) -> tuple[int, ...]:
     largest = max(weights)
     weights = [weight / largest for weight in weights]
     held = [False] * len(weights)

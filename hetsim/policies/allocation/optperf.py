@@ -13,19 +13,19 @@ from hetsim.effects import Contribution
 from hetsim.policies.allocation.base import Allocation, check_repetitions, proportional
 
 
-class Line(NamedTuple):
+class AffineTime(NamedTuple):
     """overhead + b · per_sample, in seconds."""
 
     overhead: float
     per_sample: float
 
 
-def seconds(lines: Sequence[Line], samples: int) -> float:
+def seconds(lines: Sequence[AffineTime], samples: int) -> float:
     """A node's time is the largest of its lines."""
     return max(overhead + samples * per_sample for overhead, per_sample in lines)
 
 
-def fastest_split(nodes: Sequence[Sequence[Line]], total: int, max_samples: Sequence[int] | None = None) -> tuple[int, ...]:
+def fastest_split(nodes: Sequence[Sequence[AffineTime]], total: int, max_samples: Sequence[int] | None = None) -> tuple[int, ...]:
     """The integers b_i with Σ b_i = total and 1 ≤ b_i ≤ max_samples_i that minimise max_i seconds(node_i, b_i).
 
     Each sample goes to the node that finishes it first. So the split takes the `total` earliest of all pairs (node, b). Bisection finds
@@ -42,7 +42,7 @@ def fastest_split(nodes: Sequence[Sequence[Line]], total: int, max_samples: Sequ
     if sum(bounds) < total:
         raise ValueError(f"the nodes' max_samples hold {sum(bounds)} samples in all, but batch_size={total}: raise them, or lower it")
 
-    def fits(deadline: float, lines: Sequence[Line], bound: int) -> int:
+    def fits(deadline: float, lines: Sequence[AffineTime], bound: int) -> int:
         """How many samples a node finishes by the deadline. It is at least 1. Otherwise, it is exact or 1 too low."""
         if seconds(lines, 1) > deadline:
             return 1
@@ -70,7 +70,9 @@ def fastest_split(nodes: Sequence[Sequence[Line]], total: int, max_samples: Sequ
     return tuple(shares)
 
 
-def overlapped(*, forward: Line, backward: Line, first_bucket: float, reduction_seconds: float, last_bucket_seconds: float) -> list[Line]:
+def overlapped_times(
+    *, forward: AffineTime, backward: AffineTime, first_bucket: float, reduction_seconds: float, last_bucket_seconds: float
+) -> list[AffineTime]:
     """A node's time under Cannikin's model of overlap (arXiv 2402.05302), as the larger of two lines.
 
     The reduction of all buckets except the last takes `reduction_seconds`. It can begin when the fraction `first_bucket` of the backward
@@ -80,11 +82,13 @@ def overlapped(*, forward: Line, backward: Line, first_bucket: float, reduction_
     communication bounds the node. At the optimum, computation-bound nodes end their computation together, and communication-bound nodes
     begin the reduction together.
     """
-    computed = Line(forward.overhead + backward.overhead, forward.per_sample + backward.per_sample)
-    until_reduction = Line(forward.overhead + first_bucket * backward.overhead, forward.per_sample + first_bucket * backward.per_sample)
+    computed = AffineTime(forward.overhead + backward.overhead, forward.per_sample + backward.per_sample)
+    until_reduction = AffineTime(
+        forward.overhead + first_bucket * backward.overhead, forward.per_sample + first_bucket * backward.per_sample
+    )
     return [
-        Line(computed.overhead + last_bucket_seconds, computed.per_sample),
-        Line(until_reduction.overhead + reduction_seconds + last_bucket_seconds, until_reduction.per_sample),
+        AffineTime(computed.overhead + last_bucket_seconds, computed.per_sample),
+        AffineTime(until_reduction.overhead + reduction_seconds + last_bucket_seconds, until_reduction.per_sample),
     ]
 
 
@@ -112,14 +116,14 @@ class TimingSums:
         overhead, per_sample = self.line()
         return overhead + samples * per_sample
 
-    def line(self) -> Line:
+    def line(self) -> AffineTime:
         """The least-squares fit with non-negative coefficients. It goes through the origin if only one size was measured."""
         if self.distinct:
             per_sample = (self.count * self.bt - self.b * self.t) / (self.count * self.bb - self.b * self.b)
             overhead = (self.t - per_sample * self.b) / self.count
             if per_sample > 0 and overhead >= -1e-12 * self.t:
-                return Line(max(0.0, overhead), per_sample)
-        return Line(0.0, self.t / self.b)
+                return AffineTime(max(0.0, overhead), per_sample)
+        return AffineTime(0.0, self.t / self.b)
 
 
 def appended(sizes: Sequence[TimingSums], timings: Sequence[Contribution]) -> tuple[TimingSums, ...]:
@@ -174,7 +178,7 @@ class OptPerf(Allocation):
         checks.number("allocation.dead_band", self.dead_band, zero=True)
 
     def initial(self, num_workers: int, batch_size: int, max_samples: Sequence[int] | None = None) -> OptPerfState:
-        even = fastest_split([[Line(0.0, 1.0)]] * num_workers, batch_size, max_samples)
+        even = fastest_split([[AffineTime(0.0, 1.0)]] * num_workers, batch_size, max_samples)
         nothing = (TimingSums(),) * num_workers
         return OptPerfState(even, nothing, nothing, max_samples=max_samples)
 
@@ -183,33 +187,33 @@ class OptPerf(Allocation):
 
     def observe_profile(self, state: OptPerfState, timings: Sequence[Contribution]) -> OptPerfState:
         state = replace(state, sizes=appended(state.sizes, timings))
-        return self._decided(state) if all(size.count for size in state.sizes) else state
+        return self._decide(state) if all(size.count for size in state.sizes) else state
 
     def asks(self, state: OptPerfState, epoch: int) -> bool:
         return not state.settled or self._due(state.num_updates + 1)
 
     def observe(self, state: OptPerfState, timings: Sequence[Contribution], epoch: int = 0) -> OptPerfState:
         if state.settled:
-            return state if self.recheck_steps is None else self._checked(state, timings)
+            return state if self.recheck_steps is None else self._check(state, timings)
         state = replace(state, sizes=appended(state.sizes, timings), num_updates=state.num_updates + 1)
         if state.num_updates < self.probes or not all(size.count for size in state.sizes):
             return state
-        return self._decided(state)
+        return self._decide(state)
 
-    def _decided(self, state: OptPerfState) -> OptPerfState:
+    def _decide(self, state: OptPerfState) -> OptPerfState:
         """The next probing split, or the solution."""
         total = sum(state.shares)
-        by_speed = [[Line(0.0, size.t / size.b)] for size in state.sizes]
+        by_speed = [[AffineTime(0.0, size.t / size.b)] for size in state.sizes]
         if state.num_splits == 1:
             return replace(state, shares=_split(by_speed, total, state.max_samples), num_updates=0, num_splits=2)
         shares = _split([[size.line()] for size in state.sizes], total, state.max_samples)
-        known = all(size.distinct for size in state.sizes)
-        return replace(state, shares=shares, num_updates=0, num_splits=state.num_splits + 1, settled=known or shares == state.shares)
+        affine = all(size.distinct for size in state.sizes)
+        return replace(state, shares=shares, num_updates=0, num_splits=state.num_splits + 1, settled=affine or shares == state.shares)
 
     def _due(self, num_updates: int) -> bool:
         return self.recheck_steps is not None and num_updates >= self.recheck_steps
 
-    def _checked(self, state: OptPerfState, timings: Sequence[Contribution]) -> OptPerfState:
+    def _check(self, state: OptPerfState, timings: Sequence[Contribution]) -> OptPerfState:
         """A settled state after one more update. It probes again if a due check finds times that differ from the prediction."""
         since = appended(state.since, timings) if timings else state.since
         state = replace(state, since=since, num_updates=state.num_updates + 1)
@@ -225,7 +229,7 @@ class OptPerf(Allocation):
         return replace(state, sizes=nothing, since=nothing, num_updates=0, num_splits=1, settled=False)
 
 
-def _split(nodes: Sequence[Sequence[Line]], total: int, max_samples: Sequence[int] | None) -> tuple[int, ...]:
+def _split(nodes: Sequence[Sequence[AffineTime]], total: int, max_samples: Sequence[int] | None) -> tuple[int, ...]:
     if max_samples is None and all(len(lines) == 1 and lines[0].overhead == 0 for lines in nodes):
         return proportional([1 / lines[0].per_sample for lines in nodes], total)
     return fastest_split(nodes, total, max_samples)

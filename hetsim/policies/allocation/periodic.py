@@ -25,7 +25,7 @@ class PeriodicState:
     max_samples: Sequence[int] | None = None
 
     @classmethod
-    def nothing(cls, num_workers: int, batch_size: int, max_samples: Sequence[int] | None = None) -> PeriodicState:
+    def initial(cls, num_workers: int, batch_size: int, max_samples: Sequence[int] | None = None) -> PeriodicState:
         """Before the first update: an even split."""
         zeros, even = (0,) * num_workers, proportional([1.0] * num_workers, batch_size, max_samples=max_samples)
         return cls(batch_size, even, (None,) * num_workers, zeros, zeros, max_samples=max_samples)
@@ -41,7 +41,7 @@ class PeriodicState:
                 seconds[timing.rank] += timing.seconds
         return replace(self, samples=tuple(samples), seconds=tuple(seconds), num_updates=self.num_updates + 1)
 
-    def decided(self, shares: tuple[int, ...], v: Sequence[float | None], epoch: int) -> PeriodicState:
+    def reset(self, shares: tuple[int, ...], v: Sequence[float | None], epoch: int) -> PeriodicState:
         """The state with this split and no timings."""
         zeros = (0,) * len(shares)
         return replace(self, shares=shares, v=tuple(v), samples=zeros, seconds=zeros, num_updates=0, epoch=epoch)
@@ -70,13 +70,13 @@ class Periodic(Allocation):
         check_repetitions(self.repetitions)
 
     def initial(self, num_workers: int, batch_size: int, max_samples: Sequence[int] | None = None) -> PeriodicState:
-        return PeriodicState.nothing(num_workers, batch_size, max_samples)
+        return PeriodicState.initial(num_workers, batch_size, max_samples)
 
     def shares(self, state: PeriodicState) -> tuple[int, ...]:
         return state.shares
 
     def observe_profile(self, state: PeriodicState, timings: Sequence[Contribution]) -> PeriodicState:
-        return state.decided(*self.decide(state.appended(timings)), state.epoch)
+        return state.reset(*self.decide(state.appended(timings)), state.epoch)
 
     def asks(self, state: PeriodicState, epoch: int) -> bool:
         return self._due(state.num_updates + 1, epoch != state.epoch)
@@ -86,7 +86,7 @@ class Periodic(Allocation):
         if not self._due(state.num_updates, epoch != state.epoch):
             return state
         shares, v = self.decide(state)
-        return state.decided(shares, v, epoch)
+        return state.reset(shares, v, epoch)
 
     def remark(self, num_epochs: float) -> str | None:
         if self.reallocate_every != "epoch" or self.repetitions or num_epochs >= 2:
@@ -104,7 +104,7 @@ class Periodic(Allocation):
         return epoch_passed if self.reallocate_every == "epoch" else num_updates >= int(self.reallocate_every)
 
 
-def averaged(old: float | None, new: float, smoothing: float) -> float:
+def moving_average(old: float | None, new: float, smoothing: float) -> float:
     """The exponential moving average. `smoothing` is the weight of past values."""
     return new if old is None else smoothing * old + (1 - smoothing) * new
 
@@ -121,7 +121,7 @@ class SpeedProportional(Periodic):
 
     def decide(self, state: PeriodicState) -> tuple[tuple[int, ...], Sequence[float | None]]:
         measured = zip(state.v, state.samples, state.seconds, strict=True)
-        v = [averaged(old, b / t, self.smoothing) if b else old for old, b, t in measured]
+        v = [moving_average(old, b / t, self.smoothing) if b else old for old, b, t in measured]
         speeds = [speed for speed in v if speed is not None]
         if len(speeds) < len(v):
             return state.shares, v
@@ -143,7 +143,7 @@ class ProportionalController(Periodic):
     def decide(self, state: PeriodicState) -> tuple[tuple[int, ...], Sequence[float | None]]:
         """Average seconds per sample instead of speeds v_i."""
         measured = zip(state.v, state.samples, state.seconds, strict=True)
-        per_sample = [averaged(old, t / b, self.smoothing) if b else old for old, b, t in measured]
+        per_sample = [moving_average(old, t / b, self.smoothing) if b else old for old, b, t in measured]
         t = [b * seconds for b, seconds in zip(state.shares, per_sample, strict=True) if seconds is not None]
         if len(t) < len(per_sample):
             return state.shares, per_sample

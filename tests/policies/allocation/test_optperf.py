@@ -13,10 +13,10 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from hetsim.effects import Batch, Contribution
-from hetsim.policies.allocation.optperf import Line, OptPerf, OptPerfState, TimingSums, fastest_split, overlapped, seconds
+from hetsim.policies.allocation.optperf import AffineTime, OptPerf, OptPerfState, TimingSums, fastest_split, overlapped_times, seconds
 
 
-def slowest(nodes: Sequence[Sequence[Line]], shares: Sequence[int]) -> float:
+def slowest(nodes: Sequence[Sequence[AffineTime]], shares: Sequence[int]) -> float:
     """When the last node ends."""
     return max(seconds(lines, b) for lines, b in zip(nodes, shares, strict=True))
 
@@ -27,21 +27,21 @@ def every_split(num_nodes: int, total: int, most: Sequence[int]) -> list[tuple[i
     return [(*first, total - sum(first)) for first in firsts if 1 <= total - sum(first) <= most[num_nodes - 1]]
 
 
-def goes_where_it_ends_first(nodes: Sequence[Sequence[Line]], shares: Sequence[int], most: Sequence[int]) -> bool:
+def goes_where_it_ends_first(nodes: Sequence[Sequence[AffineTime]], shares: Sequence[int], most: Sequence[int]) -> bool:
     """Whether no sample but the first of a node ends later than one more would end somewhere else."""
     taken = max((seconds(lines, b) for lines, b in zip(nodes, shares, strict=True) if b > 1), default=0.0)
     following = (seconds(lines, b + 1) for lines, b, bound in zip(nodes, shares, most, strict=True) if b < bound)
     return min(following, default=math.inf) >= taken
 
 
-def affine(nodes: Sequence[tuple[float, float]]) -> list[list[Line]]:
+def affine(nodes: Sequence[tuple[float, float]]) -> list[list[AffineTime]]:
     """Nodes of one line each."""
-    return [[Line(*line)] for line in nodes]
+    return [[AffineTime(*line)] for line in nodes]
 
 
-LINES = st.builds(Line, st.integers(0, 30).map(float), st.integers(1, 9).map(float))
+LINES = st.builds(AffineTime, st.integers(0, 30).map(float), st.integers(1, 9).map(float))
 TWO_LINES = st.builds(
-    overlapped,
+    overlapped_times,
     forward=LINES,
     backward=LINES,
     first_bucket=st.sampled_from([0.0, 0.25, 0.5, 1.0]),
@@ -56,7 +56,7 @@ TWO_LINES = st.builds(
 @pytest.mark.slow
 @pytest.mark.parametrize("node", [LINES.map(lambda line: [line]), TWO_LINES, st.lists(LINES, min_size=1, max_size=3)])
 @given(st.data())
-def test_no_split_is_faster(node: st.SearchStrategy[list[Line]], data: st.DataObject):
+def test_no_split_is_faster(node: st.SearchStrategy[list[AffineTime]], data: st.DataObject):
     """Of all splits of a small batch, with or without bounds, over nodes of one, two or three lines."""
     nodes = data.draw(st.lists(node, min_size=1, max_size=4))
     total = data.draw(st.integers(len(nodes), 14))
@@ -129,21 +129,26 @@ def test_the_larger_line_says_whether_computation_or_communication_binds():
 
     Half the backward pass is shorter than the reduction up to b = 9, where (1 − 1/2)(3 + 36) = 19.5 s; at b = 10 it is 21.5 s.
     """
-    lines = overlapped(forward=Line(1.0, 2.0), backward=Line(3.0, 4.0), first_bucket=0.5, reduction_seconds=20.0, last_bucket_seconds=5.0)
+    lines = overlapped_times(
+        forward=AffineTime(1.0, 2.0), backward=AffineTime(3.0, 4.0), first_bucket=0.5, reduction_seconds=20.0, last_bucket_seconds=5.0
+    )
 
-    assert lines == [Line(9.0, 6.0), Line(27.5, 4.0)]
+    assert lines == [AffineTime(9.0, 6.0), AffineTime(27.5, 4.0)]
     assert [seconds(lines, b) for b in (9, 10)] == [27.5 + 36.0, 9.0 + 60.0]
 
 
 @given(LINES, LINES, st.sampled_from([0.0, 0.25, 0.5, 1.0]), st.integers(0, 60), st.integers(0, 8), st.integers(1, 20))
 def test_a_step_is_the_longer_of_computing_and_of_reducing_after_the_first_bucket(
-    forward: Line, backward: Line, first_bucket: float, reduction: int, last: int, b: int
+    forward: AffineTime, backward: AffineTime, first_bucket: float, reduction: int, last: int, b: int
 ):
     """Bound by computation iff (1 − f) P ≥ R: then a + P, else a + f P + R, and the last bucket after either."""
     a, p = forward.overhead + b * forward.per_sample, backward.overhead + b * backward.per_sample
 
     time = seconds(
-        overlapped(forward=forward, backward=backward, first_bucket=first_bucket, reduction_seconds=reduction, last_bucket_seconds=last), b
+        overlapped_times(
+            forward=forward, backward=backward, first_bucket=first_bucket, reduction_seconds=reduction, last_bucket_seconds=last
+        ),
+        b,
     )
 
     by_computation = (1 - first_bucket) * p >= reduction
@@ -153,16 +158,18 @@ def test_a_step_is_the_longer_of_computing_and_of_reducing_after_the_first_bucke
 def test_bound_nodes_of_a_kind_agree_at_the_optimum():
     """Those bound by computation share its end, those bound by communication the beginning of the reduction, to within a sample's time."""
     nodes = [  # forward, backward: two with little of the first, two with much
-        (Line(0.5, 1e-7), Line(0.0, 6e-6)),
-        (Line(2.0, 2e-7), Line(1.0, 4e-6)),
-        (Line(0.5, 3e-6), Line(0.0, 1e-6)),
-        (Line(9.0, 5e-6), Line(3.0, 2e-6)),
+        (AffineTime(0.5, 1e-7), AffineTime(0.0, 6e-6)),
+        (AffineTime(2.0, 2e-7), AffineTime(1.0, 4e-6)),
+        (AffineTime(0.5, 3e-6), AffineTime(0.0, 1e-6)),
+        (AffineTime(9.0, 5e-6), AffineTime(3.0, 2e-6)),
     ]
     first_bucket, reduction, one_sample = 0.25, 900.0, 7e-6
 
     shares = fastest_split(
         [
-            overlapped(forward=forward, backward=backward, first_bucket=first_bucket, reduction_seconds=reduction, last_bucket_seconds=4.0)
+            overlapped_times(
+                forward=forward, backward=backward, first_bucket=first_bucket, reduction_seconds=reduction, last_bucket_seconds=4.0
+            )
             for forward, backward in nodes
         ],
         10**9,
@@ -204,21 +211,21 @@ def test_one_size_is_a_line_through_the_origin():
     sizes = measured((4, 3.0), (4, 5.0))
 
     assert not sizes.distinct
-    assert sizes.line() == Line(0.0, 1.0)
+    assert sizes.line() == AffineTime(0.0, 1.0)
     assert measured((4, 3.0), (5, 5.0)).distinct
 
 
 @pytest.mark.parametrize("steps", [((2, 1.0), (4, 4.0)), ((2, 4.0), (4, 2.0)), ((2, 4.0), (4, 4.0))])
 def test_a_fit_never_has_a_negative_part(steps: tuple[tuple[int, float], ...]):
     """Where least squares would give an overhead below zero, or samples that take none or less, it is through the origin."""
-    assert measured(*steps).line() == Line(0.0, sum(t for _, t in steps) / 6)
+    assert measured(*steps).line() == AffineTime(0.0, sum(t for _, t in steps) / 6)
 
 
 # The probing
 
 
 def followed(
-    optperf: OptPerf, nodes: Sequence[Sequence[Line]], total: int, num_updates: int, most: Sequence[int] | None = None
+    optperf: OptPerf, nodes: Sequence[Sequence[AffineTime]], total: int, num_updates: int, most: Sequence[int] | None = None
 ) -> list[OptPerfState]:
     """The state at first and after each update, at which each node took what its lines say."""
     states = [optperf.initial(len(nodes), total, most)]
@@ -286,7 +293,7 @@ def test_a_node_of_the_same_size_in_both_probes_is_measured_until_the_solution_i
 
     shares = [state.shares for state in states]
     assert shares[:2] == [(40, 40, 40), (60, 40, 20)]
-    assert slowest([[Line(40.0, 1.0)], [Line(0.0, 3.0)], [Line(0.0, 6.0)]], shares[2]) == 108.0  # 18 · 6, as 36 · 3
+    assert slowest([[AffineTime(40.0, 1.0)], [AffineTime(0.0, 3.0)], [AffineTime(0.0, 6.0)]], shares[2]) == 108.0  # 18 · 6, as 36 · 3
     assert shares[3:] == [(71, 31, 18)] * 2
     assert [state.settled for state in states] == [False, False, False, True, True]
 

@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from worlds import Run, cluster, experiment, node, simulate
 
-from hetsim.policies.allocation.optperf import Line, OptPerf, OptPerfState, fastest_split, seconds
+from hetsim.policies.allocation.optperf import AffineTime, OptPerf, OptPerfState, fastest_split, seconds
 
 Times = Callable[[int, Sequence[int]], Sequence[float]]
 """The seconds of each worker at an update, over its share."""
@@ -34,7 +34,7 @@ def followed(optperf: OptPerf, num_workers: int, total: int, num_updates: int, t
     return states
 
 
-def longest_step(nodes: Sequence[Sequence[Line]], shares: Sequence[int]) -> float:
+def longest_step(nodes: Sequence[Sequence[AffineTime]], shares: Sequence[int]) -> float:
     """The seconds of the slowest node, for which the others wait."""
     return max(seconds(lines, b) for lines, b in zip(nodes, shares, strict=True))
 
@@ -79,7 +79,7 @@ def test_a_node_that_becomes_three_times_as_slow_is_noticed_and_the_split_follow
 
     states = followed(OptPerf(), 3, 120, 530, times)
 
-    now = [[Line(*(3 * part if rank == slow else part for part in line))] for rank, line in enumerate(lines)]
+    now = [[AffineTime(*(3 * part if rank == slow else part for part in line))] for rank, line in enumerate(lines)]
     best = longest_step(now, fastest_split(now, 120))
     assert longest_step(now, states[109].shares) > 1.3 * best
     assert longest_step(now, states[221].shares) <= 1.001 * best
@@ -90,7 +90,7 @@ def test_a_node_that_becomes_three_times_as_slow_is_noticed_and_the_split_follow
 def test_a_split_that_froze_the_noise_of_its_probes_is_measured_again():
     """With noise of 10 %, over twenty seeds: the mean loss against the best split is halved."""
     lines, total = [(6.0, 1.0), (2.0, 0.5), (0.0, 2.0)], 240
-    exact = [[Line(*line)] for line in lines]
+    exact = [[AffineTime(*line)] for line in lines]
     best = longest_step(exact, fastest_split(exact, total))
 
     def mean_loss(optperf: OptPerf) -> float:

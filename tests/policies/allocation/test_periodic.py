@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hetsim.effects import Contribution
-from hetsim.policies.allocation.periodic import Periodic, PeriodicState, ProportionalController, SpeedProportional, averaged
+from hetsim.policies.allocation.periodic import Periodic, PeriodicState, ProportionalController, SpeedProportional, moving_average
 
 # By speed
 
@@ -81,9 +81,9 @@ def test_smoothing_is_the_part_that_the_past_keeps_of_a_speed():
 
 def test_a_first_measurement_is_not_smoothed():
     """There is no past to keep; after that, smoothing · old + (1 − smoothing) · new."""
-    assert averaged(None, 3.0, 0.75) == 3.0
-    assert averaged(1.0, 3.0, 0.75) == 1.5
-    assert averaged(1.0, 3.0, 0.0) == 3.0
+    assert moving_average(None, 3.0, 0.75) == 3.0
+    assert moving_average(1.0, 3.0, 0.75) == 1.5
+    assert moving_average(1.0, 3.0, 0.0) == 3.0
 
 
 @given(st.sampled_from([0.0, 0.25, 0.5, 0.75]), st.lists(st.sampled_from([1.0, 2.0, 4.0, 8.0]), min_size=1, max_size=8))
@@ -238,4 +238,4 @@ def test_a_periodic_rule_refuses_what_makes_no_sense(rule: type[Periodic], optio
 def test_a_periodic_rule_takes_what_makes_sense(rule: type[Periodic]):
     """A number of updates, or epoch; no smoothing and no dead band."""
     assert [rule(reallocate_every=every).reallocate_every for every in (1, 100, "epoch")] == [1, 100, "epoch"]
-    assert rule(smoothing=0.0, dead_band=0).shares(PeriodicState.nothing(2, 8)) == (4, 4)
+    assert rule(smoothing=0.0, dead_band=0).shares(PeriodicState.initial(2, 8)) == (4, 4)
