@@ -16,7 +16,7 @@ from torch import nn
 from worlds import NO_NETWORK, UNEVEN, Run, cluster, experiment, node, simulate, tiles
 
 from hetsim.coordination.bookkeeping.contributions import SynchronousContributions
-from hetsim.coordination.decoupled_steps import Answers
+from hetsim.coordination.decoupled_steps import MergedContributions
 from hetsim.coordination.streaming_steps import StreamingSteps
 from hetsim.coordination.table_server import Tabled
 from hetsim.effects import Batch
@@ -240,7 +240,7 @@ def test_batch_norms_statistics_are_left_alone_by_every_rule(name: str, monkeypa
                 continue
             before = state.weights[task.num_parameters :]
             group = replace(group, rounds=group.rounds[: len(group.rounds) - made.coordination.delay])
-        if isinstance(group, Answers):
+        if isinstance(group, MergedContributions):
             if state.version % made.coordination.fragments:
                 assert torch.equal(state.weights[task.num_parameters :], before)
                 continue

@@ -24,7 +24,7 @@ MAX_PER_ROUND = 64
 
 
 @dataclass(frozen=True)
-class Round:
+class MicroBatchSum:
     """This worker's micro-batches between two exchanges: the weighted `sum` of `count` gradients, a flat vector, at weights of a `version`.
 
     `seconds` and `loss` are sums over its micro-batches.
@@ -41,14 +41,14 @@ class Round:
 class Exchange:
     """A round while its sums and counts are exchanged, and its mean seconds if the allocation asks for them."""
 
-    round: Round
+    round: MicroBatchSum
     sum: Pending[Vector]
     counts: Pending[tuple[float, ...]]
     seconds: Pending[tuple[float, ...]] | None
 
 
 @dataclass(frozen=True)
-class Exchanged:
+class RoundSum:
     """A round of all workers: the `sum` of all weighted gradients, and the contributions in it."""
 
     exchange: Exchange
@@ -68,9 +68,9 @@ class Ahead:
         self.plan = plan
         self.ranks = plan.active_ranks
         self.held = HeldRanges.of(plan, state, self.ranks)
-        self.most_now = dict.fromkeys(self.ranks, 0)
+        self.max_now = dict.fromkeys(self.ranks, 0)
         """The maximum number of micro-batches of each worker in the current round."""
-        self.most_next = dict.fromkeys(self.ranks, 1)
+        self.max_next = dict.fromkeys(self.ranks, 1)
         """The maximum number of micro-batches of each worker in the next round."""
 
     def __bool__(self) -> bool:
@@ -83,13 +83,13 @@ class Ahead:
 
     def begin(self, counts: Sequence[float] | None) -> None:
         """Begin the next round. `counts` are the micro-batches of each rank in the last round that all ranks know; None: no such round."""
-        self.most_now = self.most_next
-        self.most_next = {rank: min(MAX_PER_ROUND, max(2, 2 * int(counts[rank] if counts else 0))) for rank in self.ranks}
+        self.max_now = self.max_next
+        self.max_next = {rank: min(MAX_PER_ROUND, max(2, 2 * int(counts[rank] if counts else 0))) for rank in self.ranks}
 
     def assign(self, shares: Sequence[int]) -> None:
         """Assign ranges for the current and the next round, to one worker after another, while there are positions."""
-        self.held.retract(self.most_now)
-        wanted = {rank: self.most_now[rank] + self.most_next[rank] - len(self.held.held.get(rank, ())) for rank in self.ranks}
+        self.held.retract(self.max_now)
+        wanted = {rank: self.max_now[rank] + self.max_next[rank] - len(self.held.held.get(rank, ())) for rank in self.ranks}
         while wanted:
             for rank in list(wanted):
                 batch = self.held.take(self.plan, rank, shares[rank])
@@ -99,9 +99,9 @@ class Ahead:
                 if not batch or not wanted[rank]:
                     del wanted[rank]
 
-    def of(self, rank: int, begun: int) -> list[Batch]:
+    def next_ranges(self, rank: int, begun: int) -> list[Batch]:
         """The ranges that a worker may compute in the next round, after the first `begun` of its ranges."""
-        return list(self.held.held.get(rank, ()))[begun : begun + self.most_next[rank]]
+        return list(self.held.held.get(rank, ()))[begun : begun + self.max_next[rank]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,35 +144,37 @@ class AccumulatingAllReduce(Coordination):
         ahead = Ahead(plan, state)
         ahead.assign(self.allocation.shares(state.allocation))
         at, going = state.weights, True
-        own = yield from self.compute_round(at, ahead.of(node.rank, 0), state.version, None)
-        before: Exchange | None = None
-        parts: tuple[Exchanged, ...] = ()
-        while ahead or before is not None:
+        micro_batches = yield from self.compute_round(at, ahead.next_ranges(node.rank, 0), state.version, None)
+        current: Exchange | None = None
+        sums: tuple[RoundSum, ...] = ()
+        while ahead or current is not None:
             counts: Sequence[float] | None = None
-            if before is not None:
-                total = yield from Wait(before.sum)
-                counts = yield from Wait(before.counts)
-                parts = (*parts, self.exchanged(before, total, ahead.settle(counts), state.version))
+            if current is not None:
+                total = yield from Wait(current.sum)
+                counts = yield from Wait(current.counts)
+                sums = (*sums, self.round_sum(current, total, ahead.settle(counts), state.version))
             following: Exchange | None = None
             if ahead:
-                following = yield from self.exchange(plan, state, own, parts)
-            if parts:
-                tentative = following is not None and len(parts) < self.exchanges
-                at, state, going = yield from self.step(plan, state, parts, ahead, tentative=tentative)
-                parts = parts if tentative else ()
+                following = yield from self.start_exchange(plan, state, micro_batches, sums)
+            if sums:
+                tentative = following is not None and len(sums) < self.exchanges
+                at, state, going = yield from self.step(plan, state, sums, ahead, tentative=tentative)
+                sums = sums if tentative else ()
             if not going:
                 if following is not None:  # otherwise other ranks would wait in it for ever
                     for pending in (following.seconds, following.counts, following.sum):
                         if pending is not None:
                             yield from Wait(pending)
                 return
-            before = following
+            current = following
             if following is not None:
                 ahead.begin(counts)
                 ahead.assign(self.allocation.shares(state.allocation))
-                own = yield from self.compute_round(at, ahead.of(node.rank, own.count), state.version, following)
+                micro_batches = yield from self.compute_round(
+                    at, ahead.next_ranges(node.rank, micro_batches.count), state.version, following
+                )
 
-    def compute_round(self, at: Vector, batches: Sequence[Batch], version: int, exchange: Exchange | None) -> Program[Round]:
+    def compute_round(self, at: Vector, batches: Sequence[Batch], version: int, exchange: Exchange | None) -> Program[MicroBatchSum]:
         """Compute these ranges one by one, at least one, until the current exchange is done. Without an exchange, compute one range."""
         total: Vector = None
         seconds, loss, count = 0.0, 0.0, 0
@@ -184,40 +186,40 @@ class AccumulatingAllReduce(Coordination):
             seconds, loss, count = seconds + computed.seconds, loss + computed.loss, count + 1
             if exchange is None or (yield from Done(exchange.sum)):
                 break
-        return Round(zeros_like(at) if total is None else total, count, seconds, loss, version)
+        return MicroBatchSum(zeros_like(at) if total is None else total, count, seconds, loss, version)
 
-    def exchange(self, plan: Plan, state: State, own: Round, parts: Sequence[Exchanged]) -> Program[Exchange]:
+    def start_exchange(self, plan: Plan, state: State, micro_batches: MicroBatchSum, sums: Sequence[RoundSum]) -> Program[Exchange]:
         """Start to gather the counts of a round and to add up its sums. A version's last round also gathers what the allocation needs."""
-        earlier = parts[: len(parts) % self.exchanges]
+        earlier = sums[: len(sums) % self.exchanges]
         seconds = None
         if len(earlier) + 1 == self.exchanges and self.allocation.asks(state.allocation, plan.epoch(state.num_samples)):
-            rounds = [*(part.exchange.round for part in earlier), own]
-            count = sum(each.count for each in rounds)
-            seconds = yield from Start(Gather(sum(each.seconds for each in rounds) / max(1, count)))
-        counts = yield from Start(Gather(float(own.count)))
-        pending = yield from Start(AllReduce(own.sum))
-        return Exchange(own, pending, counts, seconds)
+            rounds = [*(s.exchange.round for s in earlier), micro_batches]
+            count = sum(r.count for r in rounds)
+            seconds = yield from Start(Gather(sum(r.seconds for r in rounds) / max(1, count)))
+        counts = yield from Start(Gather(float(micro_batches.count)))
+        pending = yield from Start(AllReduce(micro_batches.sum))
+        return Exchange(micro_batches, pending, counts, seconds)
 
-    def exchanged(self, exchange: Exchange, total: Vector, taken: Mapping[int, Sequence[Batch]], version: int) -> Exchanged:
+    def round_sum(self, exchange: Exchange, total: Vector, taken: Mapping[int, Sequence[Batch]], version: int) -> RoundSum:
         """A round with the contributions of all workers. Seconds and loss are this rank's, because it does not know other ranks' values."""
-        own = exchange.round
-        seconds, loss = own.seconds / max(1, own.count), own.loss / max(1, own.count)
-        staleness = version - own.version
-        group = (Contribution(rank, b, own.version, seconds, loss, staleness) for rank, batches in taken.items() for b in batches)
-        return Exchanged(exchange, total, tuple(group))
+        micro_batches = exchange.round
+        seconds, loss = micro_batches.seconds / max(1, micro_batches.count), micro_batches.loss / max(1, micro_batches.count)
+        staleness = version - micro_batches.version
+        group = (Contribution(rank, b, micro_batches.version, seconds, loss, staleness) for rank, batches in taken.items() for b in batches)
+        return RoundSum(exchange, total, tuple(group))
 
     def step(
-        self, plan: Plan, state: State, parts: Sequence[Exchanged], ahead: Ahead, *, tentative: bool
+        self, plan: Plan, state: State, sums: Sequence[RoundSum], ahead: Ahead, *, tentative: bool
     ) -> Program[tuple[Vector, State, bool]]:
         """Step along the mean of these rounds, tentatively or not. Returns the weights, the next state, and whether to continue."""
-        group = [c for part in parts for c in part.group]
+        group = [c for s in sums for c in s.group]
         weight = sum(self.weighting.weights(group, 1.0))
-        mean = weighted_sum([part.sum for part in parts], lambda: [1 / weight] * len(parts))
+        mean = weighted_sum([s.sum for s in sums], lambda: [1 / weight] * len(sums))
         weights = yield from Update(at=state.weights, gradient=mean, tentative=tentative)
         if tentative:
             return weights, state, True
         timings: Sequence[Contribution] = ()
-        if (seconds := parts[-1].exchange.seconds) is not None:
+        if (seconds := sums[-1].exchange.seconds) is not None:
             timings = mean_steps(group, state.version, (yield from Wait(seconds)))
         num_samples = state.num_samples + sum(c.samples for c in group)
         state = state.evolve(
@@ -236,5 +238,5 @@ def mean_steps(group: Sequence[Contribution], version: int, seconds: Sequence[fl
     samples: dict[int, list[int]] = {}
     for c in group:
         samples.setdefault(c.rank, []).append(c.samples)
-    means = {rank: round(sum(each) / len(each)) for rank, each in samples.items()}
+    means = {rank: round(sum(sizes) / len(sizes)) for rank, sizes in samples.items()}
     return tuple(Contribution(rank, Batch(0, mean), version, seconds[rank], 0.0) for rank, mean in sorted(means.items()))

@@ -84,7 +84,7 @@ class AsyncLocalSteps(ParameterServer):
         """The contribution of a push: Δ_i, and its number of local steps."""
         return replace(super().contribution(message, held, plan, state), num_gradients=message.steps)
 
-    def observed(self, plan: Plan, state: State, decision: Decision) -> State:
+    def observe(self, plan: Plan, state: State, decision: Decision) -> State:
         """The state after the allocation has observed a mean local step of each contribution."""
         steps = [
             replace(c, batch=replace(c.batch, samples=round(c.samples / c.num_gradients)), seconds=c.seconds / c.num_gradients)

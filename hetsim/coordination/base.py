@@ -266,5 +266,5 @@ class Coordination(ABC):
             ValueError: a policy is of another class.
         """
         for axis, kind in kinds.items():
-            if not isinstance(given := getattr(self, axis), kind):
-                raise ValueError(f"{axis} is {type(given).__name__}, but {why}")
+            if not isinstance(policy := getattr(self, axis), kind):
+                raise ValueError(f"{axis} is {type(policy).__name__}, but {why}")

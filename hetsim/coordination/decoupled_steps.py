@@ -11,7 +11,7 @@ from typing import ClassVar, NamedTuple
 from hetsim import checks
 from hetsim.coordination.async_local_steps import cut
 from hetsim.coordination.base import Coordination
-from hetsim.coordination.bookkeeping.fragments import check_fragments, cut_out, difference, fragments, parameters_in
+from hetsim.coordination.bookkeeping.fragments import check_fragments, difference, divide_into_fragments, fragment_entries, parameters_in
 from hetsim.coordination.bookkeeping.held import HeldRanges
 from hetsim.coordination.local_steps import MAX_PERIOD
 from hetsim.coordination.plan import Plan
@@ -58,7 +58,7 @@ class Answer(NamedTuple):
     kept: int
 
 
-class Answers(list[Contribution]):
+class MergedContributions(list[Contribution]):
     """The new contributions of a version, one for each local step. `merged` contains one contribution for each learner."""
 
     def __init__(self, new: Iterable[Contribution], merged: list[Contribution]) -> None:
@@ -93,10 +93,10 @@ class Learners:
     def lose(self, rank: int) -> None:
         """Remove a learner. Its ranges are assigned again."""
         self.held.lose(rank)
-        for place in (self.members, self.started, self.wanting, self._empty, self._reported):
-            place.discard(rank)
-        for known in (self._num_grants, self._num_settled):
-            known.pop(rank, None)
+        for ranks in (self.members, self.started, self.wanting, self._empty, self._reported):
+            ranks.discard(rank)
+        for counts in (self._num_grants, self._num_settled):
+            counts.pop(rank, None)
 
     def grant(self, rank: int, batches: list[Batch]) -> None:
         """Record batches for a learner, one for each step. A learner without batches is added to `wanting`."""
@@ -216,7 +216,7 @@ class DecoupledSteps(Coordination):
         return -(-self.period // 2)
 
     def initial(self, plan: Plan, weights: Vector, profile: Sequence[Contribution] = ()) -> State:
-        fragments(weights, plan, self.fragments)
+        divide_into_fragments(weights, plan, self.fragments)
         return super().initial(plan, weights, profile)
 
     def program(self, node: Node, plan: Plan, state: State) -> Program[State | None]:
@@ -224,7 +224,7 @@ class DecoupledSteps(Coordination):
 
     def learner(self, node: Node, plan: Plan, state: State) -> Program[None]:
         """Take a local step whenever no message is due. Answer pulls, put in new fragments, and ask for further ranges in time."""
-        parts, h, server = fragments(state.weights, plan, self.fragments), self.steps_per_fragment, node.server
+        fragments, h, server = divide_into_fragments(state.weights, plan, self.fragments), self.steps_per_fragment, node.server
         yield from Send(server, kind=HELLO)
         start = yield from Receive(server)
         while start.kind not in (START, END):  # sent to the program that was here before a crash which nobody has noticed yet
@@ -246,14 +246,22 @@ class DecoupledSteps(Coordination):
             elif message.kind == PULL:
                 p = message.version % self.fragments
                 yield from Send(
-                    server, cut_out(x, parts[p]), kind=ANSWER, version=message.version, done=done, kept=max(steps), steps=steps[p],
-                    samples=samples[p], seconds=seconds / max(1, since_answer), loss=loss / max(1, since_answer),
-                )  # fmt: skip
+                    server,
+                    fragment_entries(x, fragments[p]),
+                    kind=ANSWER,
+                    version=message.version,
+                    done=done,
+                    kept=max(steps),
+                    steps=steps[p],
+                    samples=samples[p],
+                    seconds=seconds / max(1, since_answer),
+                    loss=loss / max(1, since_answer),
+                )
                 answered, since_answer, seconds, loss = message.version, 0, 0.0, 0.0
             elif message.kind == FRAGMENT:
                 version, epoch = message.version, message.epoch
                 p = (version - 1) % self.fragments
-                x = with_piece(x, parts[p].start, message.payload)
+                x = with_piece(x, fragments[p].start, message.payload)
                 steps[p] = samples[p] = 0
             else:
                 batches.extend(cut(message.batch, message.share) if message.batch else ())
@@ -274,23 +282,23 @@ class DecoupledSteps(Coordination):
 
     def syncer(self, plan: Plan, state: State) -> Program[State | None]:
         """Wait for a quorum, ask for a fragment, merge the answers in time, step, commit, and send the fragment to all; repeat."""
-        parts = fragments(state.weights, plan, self.fragments)
+        fragments = divide_into_fragments(state.weights, plan, self.fragments)
         learners = Learners(plan, state)
         held = learners.held
         state = state.evolve(outstanding=held, next_sample=held.next_sample)
         going = True
         while going and (held or held.has_next(plan)):
-            p = parts[state.version % self.fragments]
+            p = fragments[state.version % self.fragments]
             waited = yield from self.quorum(plan, state, learners)
             began = yield from Now()
             answers, grace = yield from self.answers(plan, state, learners, p)
-            applied, merged, overwritten = self.counted(learners, answers)
+            applied, merged, overwritten = self.count_steps(learners, answers)
             if not (applied and merged):  # all that was learned since the last exchange is overwritten by now
                 overwritten += sum(c.samples for c in applied)
                 state = state.evolve(num_samples_discarded=state.num_samples_discarded + overwritten)
                 continue
-            group = Answers(applied, merged)
-            weights = yield from Update(at=state.weights, gradient=self.change(group, p, plan), fragment=p)
+            group = MergedContributions(applied, merged)
+            weights = yield from Update(at=state.weights, gradient=self.merged_change(group, p, plan), fragment=p)
             now = yield from Now()
             step = sum(c.seconds for c in applied) / len(applied)
             num_samples = state.num_samples + sum(c.samples for c in applied)
@@ -307,7 +315,7 @@ class DecoupledSteps(Coordination):
             )
             going = yield from Commit(state.version, state, group)
             for rank in sorted(learners.started) if going else ():
-                yield from Send(rank, cut_out(weights, p), kind=FRAGMENT, version=state.version, epoch=epoch)
+                yield from Send(rank, fragment_entries(weights, p), kind=FRAGMENT, version=state.version, epoch=epoch)
         for rank in sorted(learners.members):
             yield from Send(rank, kind=END, version=state.version, epoch=0)
         return state.evolve(outstanding=(), next_sample=held.next_sample) if going else None
@@ -354,7 +362,7 @@ class DecoupledSteps(Coordination):
         now = yield from Now()
         return answers, 0.0 if opened is None else now - opened
 
-    def counted(self, learners: Learners, answers: dict[int, Answer]) -> tuple[list[Contribution], list[Contribution], int]:
+    def count_steps(self, learners: Learners, answers: dict[int, Answer]) -> tuple[list[Contribution], list[Contribution], int]:
         """The contributions of the new local steps, one contribution to merge for each learner, and the number of overwritten samples."""
         applied: list[Contribution] = []
         overwritten = 0
@@ -384,7 +392,7 @@ class DecoupledSteps(Coordination):
         rank = message.source
         if message.kind == HELLO:
             learners.join(rank)
-            batch, share = self.taken(plan, state, learners, rank, 2 * self.steps_per_range)
+            batch, share = self.grant_range(plan, state, learners, rank, 2 * self.steps_per_range)
             epoch = plan.epoch(state.num_samples)
             yield from Send(rank, state.weights, kind=START, version=state.version, epoch=epoch, batch=batch, share=share)
         elif message.kind == MORE:
@@ -395,25 +403,25 @@ class DecoupledSteps(Coordination):
             learners.has_reported(rank, message.version)
         if message.kind in (HELLO, LOST, MORE):  # of lost ranges all may have a part
             for asking in sorted(learners.wanting) if message.kind != MORE else [rank]:
-                batch, share = self.taken(plan, state, learners, asking, self.steps_per_range)
+                batch, share = self.grant_range(plan, state, learners, asking, self.steps_per_range)
                 if batch:
                     yield from Send(asking, kind=RANGES, batch=batch, share=share)
         return message
 
-    def taken(self, plan: Plan, state: State, learners: Learners, rank: int, num_steps: int) -> tuple[Batch, int]:
+    def grant_range(self, plan: Plan, state: State, learners: Learners, rank: int, num_steps: int) -> tuple[Batch, int]:
         """A learner's next range for `num_steps` steps (empty if no positions are left now), and the samples of a step."""
         share = self.allocation.shares(state.allocation)[rank]
         batch = learners.held.take(plan, rank, share, num_steps)
         learners.grant(rank, cut(batch, share) if batch else [])
         return batch, share
 
-    def change(self, group: Answers, p: Fragment, plan: Plan) -> Vector:
+    def merged_change(self, group: MergedContributions, p: Fragment, plan: Plan) -> Vector:
         """The merged Δ_m of the learners."""
         vectors, factors = [c.gradient for c in group.merged], partial(self.factors, group.merged, plan)
         return weighted_sum(vectors, factors) if self.merge == "mean" else radial_directional(vectors, factors, parameters_in(p, plan))
 
     def weights(self, group: Sequence[Contribution], plan: Plan) -> list[tuple[int, float]]:
         """The rank of each merged learner, and its factor in the mean."""
-        if not isinstance(group, Answers):
+        if not isinstance(group, MergedContributions):
             return super().weights(group, plan)
         return [(c.rank, factor) for c, factor in zip(group.merged, self.factors(group.merged, plan), strict=True)]

@@ -67,16 +67,16 @@ class DelayedAllReduce(OneStepDelay, SynchronousAllReduce):
         at = previous = state.weights
         version = state.version
         memory = self.compensation.initial(state.weights, 1)
-        before: PendingReduction | None = None
+        current: PendingReduction | None = None
         while True:
             batches = plan.split(state.next_sample, self.allocation.shares(state.allocation))
             computed = yield from self.compute(at, batches[node.rank], version)
-            group = contributions(batches, version, computed, staleness=state.version + (before is not None) - version)
+            group = contributions(batches, version, computed, staleness=state.version + (current is not None) - version)
             unreported = unreported.appended(batches, computed.seconds)
             gradient: Vector = None
-            if before is not None:
-                gradient = yield from Wait(before.gradient)
-                state = yield from self.observe_reduction(plan, state, before)
+            if current is not None:
+                gradient = yield from Wait(current.gradient)
+                state = yield from self.observe_reduction(plan, state, current)
             following: PendingReduction | None = None
             if batches.num_samples:
                 seconds = None
@@ -86,12 +86,12 @@ class DelayedAllReduce(OneStepDelay, SynchronousAllReduce):
                 pending = yield from Start(AllReduce(term, in_place=True))
                 following = PendingReduction(pending, seconds, unreported, batches, group)
                 unreported = unreported if seconds is None else UnreportedTimings()
-            if before is not None:
+            if current is not None:
                 weights = yield from Update(at=state.weights, gradient=gradient, in_place=True)
                 previous = state.weights
                 state = replace(state, version=state.version + 1, weights=weights, next_sample=batches.stop)
                 state = replace(state, outstanding=() if following is None else batches)
-                if not (yield from Commit(state.version, state, before.group)) or following is None:
+                if not (yield from Commit(state.version, state, current.group)) or following is None:
                     if following is not None:  # otherwise other ranks would wait in it for ever
                         if following.seconds is not None:
                             yield from Wait(following.seconds)
@@ -100,11 +100,11 @@ class DelayedAllReduce(OneStepDelay, SynchronousAllReduce):
             state = replace(state, next_sample=batches.stop)
             version = state.version
             if batches[node.rank]:
-                own = Contribution(node.rank, batches[node.rank], version, computed.seconds, computed.loss, gradient=computed.gradient)
+                c = Contribution(node.rank, batches[node.rank], version, computed.seconds, computed.loss, gradient=computed.gradient)
                 memory, at = yield from self.step(
-                    plan, memory, g=own, base=state.weights, previous=previous, at=at, version=version, epoch=plan.epoch(state.num_samples)
+                    plan, memory, g=c, base=state.weights, previous=previous, at=at, version=version, epoch=plan.epoch(state.num_samples)
                 )
-            before = following
+            current = following
 
     def observe_reduction(self, plan: Plan, state: State, reduced: PendingReduction) -> Program[State]:
         """The state after a reduction: its samples are counted, and the allocation has observed its gathered timings."""

@@ -78,22 +78,22 @@ class DelayedParameterServer(OneStepDelay):
                 break
             batch = ranges.popleft()
             computed = yield from Gradient(at=at, batch=batch, version=message.version)
-            base, version, before = at, message.version, at
+            base, version, at_previous = at, message.version, at
             if pull is not None:
                 message, pull = (yield from Wait(pull)), None
                 if message.payload is None:  # the run is over
                     break
                 ranges.extend(own_ranges(plan, message))
-                before, newest = newest, message.payload
+                at_previous, newest = newest, message.payload
                 base = newest
             packing, payload = self.compression.pack(packing, computed.gradient, plan.num_parameters)
             node.own["compression"] = pushes = pushes.appended(batch, packing, num_outstanding=self.num_ahead)
             yield from Send(node.server, payload, version=version, seconds=computed.seconds, loss=computed.loss)
             if step % self.pull_every == 0:
                 pull = yield from Start(Receive(node.server))
-            own = Contribution(node.rank, Batch(0, computed.samples), version, computed.seconds, computed.loss, gradient=computed.gradient)
+            c = Contribution(node.rank, Batch(0, computed.samples), version, computed.seconds, computed.loss, gradient=computed.gradient)
             memory, at = yield from self.step(
-                plan, memory, g=own, base=base, previous=before, at=at, version=message.version, epoch=message.epoch
+                plan, memory, g=c, base=base, previous=at_previous, at=at, version=message.version, epoch=message.epoch
             )
         if pull is not None:
             yield from Wait(pull)
@@ -103,19 +103,19 @@ class DelayedParameterServer(OneStepDelay):
         for rank in plan.active_ranks:
             yield from Receive(rank)
         delayed_from = max(self.warm_up, state.version)
-        handed_out: deque[list[Batch]] = deque()
+        assigned: deque[list[Batch]] = deque()
         asking = plan.active_ranks
         going = True
         while True:
             rounds = self.rounds(state.version, delayed_from) if going else 0
             if rounds or not going:
-                first = len(handed_out)
+                first = len(assigned)
                 for _ in range(rounds):
                     split = plan.split(state.next_sample, self.allocation.shares(state.allocation))
-                    handed_out.append(list(split))
+                    assigned.append(list(split))
                     state = replace(state, next_sample=split.stop)
                 for rank in asking:
-                    batch = handed_out[first][rank] if rounds else Batch(state.next_sample, 0)
+                    batch = assigned[first][rank] if rounds else Batch(state.next_sample, 0)
                     yield from Send(
                         rank,
                         state.weights if going else None,
@@ -125,12 +125,12 @@ class DelayedParameterServer(OneStepDelay):
                         epoch=plan.epoch(state.num_samples),
                         **cursor_of(plan, state, rank),
                     )
-            batches = handed_out.popleft() if handed_out else []
+            batches = assigned.popleft() if assigned else []
             asking = [rank for rank, batch in enumerate(batches) if batch]
             if not going or not asking:
                 return
-            state, applied = yield from self.collected(plan, state, batches, packed_from=delayed_from)
-            state = replace(state, outstanding=tuple(batch for batches in handed_out for batch in batches if batch))
+            state, applied = yield from self.collect_gradients(plan, state, batches, packed_from=delayed_from)
+            state = replace(state, outstanding=tuple(batch for batches in assigned for batch in batches if batch))
             going = yield from Commit(state.version, state, applied)
 
     def rounds(self, version: int, delayed_from: int) -> int:
@@ -140,7 +140,7 @@ class DelayedParameterServer(OneStepDelay):
         since = version - delayed_from
         return self.pull_every + (since == 0) if since % self.pull_every == 0 else 0
 
-    def collected(
+    def collect_gradients(
         self, plan: Plan, state: State, batches: list[Batch], *, packed_from: int
     ) -> Program[tuple[State, tuple[Contribution, ...]]]:
         """The state after one gradient of each worker, and the gradients. Pushes of versions from `packed_from` on are compressed."""

@@ -35,13 +35,13 @@ class DynamicLocalSteps:
         share = min(seconds.values()) / seconds[rank] if seconds[rank] else 1.0
         return max(1, floor(round(self.period * share, 6)))  # rounded: a third of the speed is a third of H, whatever the last bit
 
-    def observed(self, seconds: StepSeconds, contributions: Sequence[Contribution]) -> StepSeconds:
+    def observe(self, seconds: StepSeconds, contributions: Sequence[Contribution]) -> StepSeconds:
         """The speeds after these changes of the weights have arrived."""
         return {**seconds, **{c.rank: c.seconds / c.num_gradients for c in contributions}}
 
-    def left(self, seconds: StepSeconds, rank: int) -> StepSeconds:
+    def remove_worker(self, seconds: StepSeconds, rank: int) -> StepSeconds:
         """The speeds without this worker."""
-        return {other: its for other, its in seconds.items() if other != rank}
+        return {worker: step_seconds for worker, step_seconds in seconds.items() if worker != rank}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,10 +63,10 @@ class AsyncDynamicLocalSteps(AsyncLocalSteps):
     def num_steps(self, state: State, rank: int) -> int:
         return self.local_steps.steps(state.measured, rank)
 
-    def observed(self, plan: Plan, state: State, decision: Decision) -> State:
-        state = super().observed(plan, state, decision)
-        return state.evolve(measured=self.local_steps.observed(state.measured, decision.apply + decision.drop))
+    def observe(self, plan: Plan, state: State, decision: Decision) -> State:
+        state = super().observe(plan, state, decision)
+        return state.evolve(measured=self.local_steps.observe(state.measured, decision.apply + decision.drop))
 
     def worker_left(self, state: State, rank: int) -> tuple[State, Decision]:
         state, decision = super().worker_left(state, rank)
-        return state.evolve(measured=self.local_steps.left(state.measured, rank)), decision
+        return state.evolve(measured=self.local_steps.remove_worker(state.measured, rank)), decision

@@ -164,7 +164,7 @@ class HierarchicalLocalSteps(AsyncLocalSteps):
                         weights = yield from Update(weights, message.payload, in_place=True)
                         num_pushed += 1
                         yield from Send(
-                            above, told=PUSHED, rank=rank, batch=batch, version=message.version, seconds=message.seconds,
+                            above, kind=PUSHED, rank=rank, batch=batch, version=message.version, seconds=message.seconds,
                             loss=message.loss, steps=message.steps, reaches=int(num_pushed <= k),
                         )  # fmt: skip
                         if num_pushed == k:
@@ -176,13 +176,13 @@ class HierarchicalLocalSteps(AsyncLocalSteps):
                     trip = max(trip, (yield from Now()) - sent_at)
                     for reserve in reserves.values():
                         reserve.provide(trip)
-                elif message.told == RANGE:
+                elif message.kind == RANGE:
                     reserve, changed = reserves[message.rank], [message.rank]
                     trip = max(trip, (yield from Now()) - reserve.asked.popleft())
                     if message.batch:
                         reserve.ranges.append((message.batch, message.share, message.epoch))
                     dry = not message.batch
-                elif message.told == MORE:
+                elif message.kind == MORE:
                     dry = False
                 else:
                     ended = True
@@ -202,10 +202,10 @@ class HierarchicalLocalSteps(AsyncLocalSteps):
                     now = yield from Now()
                     while len(reserve.asked) + len(reserve.ranges) < reserve.ahead:
                         reserve.asked.append(now)
-                        yield from Send(above, told=ASKS, rank=rank)
+                        yield from Send(above, kind=ASKS, rank=rank)
                 if rank not in active and not reserve.asked:
                     while reserve.ranges:
-                        yield from Send(above, told=RETURNS, batch=reserve.ranges.popleft()[0])
+                        yield from Send(above, kind=RETURNS, batch=reserve.ranges.popleft()[0])
             if 0 < num_pushed < k and (dry or not active) and all(reserve.is_empty for reserve in reserves.values()):
                 num_pushed = k  # the last pushes: no more will come
                 yield from Send(above, self.progress(reference, weights, plan), version=version)
@@ -227,33 +227,33 @@ class HierarchicalLocalSteps(AsyncLocalSteps):
                 applied = [replace(c, staleness=state.version - c.version) for c in pushed[server]]
                 pushed[server] = []
                 weights = yield from Update(state.weights, message.payload, in_place=True)
-                state = self.settled(state, outstanding, Decision(apply=tuple(applied)), plan)
+                state = self.settle(state, outstanding, Decision(apply=tuple(applied)), plan)
                 state = state.evolve(version=state.version + 1, weights=weights)
                 going = yield from Commit(state.version, state, applied)
                 if going:
                     yield from Send(server, state.weights, version=state.version)
-            elif message.told == ASKS:
+            elif message.kind == ASKS:
                 share, rank = self.allocation.shares(state.allocation)[message.rank], message.rank
                 batch = outstanding.take(plan, rank, share, self.next_steps(node, rank))
                 if batch:
                     outstanding.holding[batch.pool, batch.start] = Holding(batch, None, state.version)
                 else:
                     dry.add(server)
-                yield from Send(server, told=RANGE, rank=rank, batch=batch, share=share, epoch=plan.epoch(state.num_samples))
-            elif message.told == PUSHED:
-                contribution = self.reported(message, state)
+                yield from Send(server, kind=RANGE, rank=rank, batch=batch, share=share, epoch=plan.epoch(state.num_samples))
+            elif message.kind == PUSHED:
+                contribution = self.reported_contribution(message, state)
                 node.own["step_seconds"] = {**node.own.get("step_seconds", {}), message.rank: message.seconds / message.steps}
                 if message.reaches:
                     pushed[server].append(contribution)
                 else:
-                    state = self.settled(state, outstanding, Decision(drop=(contribution,)), plan)
+                    state = self.settle(state, outstanding, Decision(drop=(contribution,)), plan)
             else:
                 outstanding.lose((message.batch.pool, message.batch.start))
                 for server in sorted(dry):
-                    yield from Send(server, told=MORE)
+                    yield from Send(server, kind=MORE)
                 dry.clear()
         for server in regions.servers:
-            yield from Send(server, told=END)
+            yield from Send(server, kind=END)
         return state.evolve(outstanding=(), next_sample=outstanding.next_sample) if going else None
 
     def progress(self, reference: Vector, weights: Vector, plan: Plan) -> Vector:
@@ -270,17 +270,17 @@ class HierarchicalLocalSteps(AsyncLocalSteps):
         share = min(seconds.values()) / seconds[rank] if seconds[rank] else 1.0
         return max(1, math.ceil(self.period * share - 1e-9))
 
-    def reported(self, message: Message, state: State) -> Contribution:
+    def reported_contribution(self, message: Message, state: State) -> Contribution:
         """The contribution of a push that its local server has reported."""
         return Contribution(
             message.rank, message.batch, message.version, message.seconds, message.loss, state.version - message.version,
             num_gradients=message.steps,
         )  # fmt: skip
 
-    def settled(self, state: State, outstanding: Outstanding, decision: Decision, plan: Plan) -> State:
+    def settle(self, state: State, outstanding: Outstanding, decision: Decision, plan: Plan) -> State:
         """The state after these pushes have reached W or were dropped. Their ranges are not outstanding any more."""
         for c in decision.apply + decision.drop:
             del outstanding.holding[c.batch.pool, c.batch.start]
         num_samples = state.num_samples + sum(c.samples for c in decision.apply)
         state = state.evolve(num_samples=num_samples, next_sample=outstanding.next_sample)
-        return self.observed(plan, state, decision)
+        return self.observe(plan, state, decision)

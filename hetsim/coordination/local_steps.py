@@ -58,12 +58,12 @@ class LocalSteps(Coordination):
         going = True
         while going and plan.has_next(state.next_sample):
             rounds = plan.rounds(state.next_sample, self.allocation.shares(state.allocation), self.period)
-            x, own, group = yield from self.local_steps(node, plan, state, state.weights, rounds)
+            x, timings_of_round, group = yield from self.local_steps(node, plan, state, state.weights, rounds)
             difference = with_tail(state.weights - x, x, plan.num_parameters)
             delta = yield from self.mean_change(node, plan, difference, group)
             num_samples = state.num_samples + sum(batches.num_samples for batches in rounds)
             state = replace(state, next_sample=rounds[-1].stop, num_samples=num_samples)
-            unreported = unreported + own
+            unreported = unreported + timings_of_round
             epoch = plan.epoch(state.num_samples)
             timings, unreported = yield from gather_timings(unreported, state.version, asked=self.allocation.asks(state.allocation, epoch))
             weights = yield from Update(at=state.weights, gradient=delta, in_place=True)
@@ -99,7 +99,7 @@ class LocalSteps(Coordination):
     ) -> Program[tuple[Vector, UnreportedTimings, SynchronousContributions]]:
         """Take this rank's local steps from x. Returns the final weights, this rank's timings, and all ranks' contributions."""
         epoch = plan.epoch(state.num_samples)
-        own = UnreportedTimings()
+        unreported = UnreportedTimings()
         group = SynchronousContributions(state.version)
         for batches in rounds:
             loss = seconds = 0.0
@@ -107,9 +107,9 @@ class LocalSteps(Coordination):
                 computed = yield from Gradient(at=x, batch=batches[node.rank], version=state.version)
                 x = yield from LocalUpdate(at=x, gradient=computed.gradient, version=state.version, epoch=epoch, in_place=True)
                 loss, seconds = computed.loss, computed.seconds
-            own = own.appended(batches, seconds)
+            unreported = unreported.appended(batches, seconds)
             group = group.appended(batches, seconds, loss)
-        return x, own, group
+        return x, unreported, group
 
     def grouped(self, group: Sequence[Contribution]) -> Sequence[Contribution]:
         """One contribution for each rank, over the samples of all its local steps."""

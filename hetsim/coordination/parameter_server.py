@@ -153,7 +153,7 @@ class ParameterServer(Coordination):
             for decision in decisions:  # releasing a worker with nothing to take appends further decisions
                 applied: Sequence[Contribution] = ()
                 if decision.apply and going:
-                    compensation, applied = self.corrected(plan, state, decision.apply)
+                    compensation, applied = self.correct_group(plan, state, decision.apply)
                     total = self.total(applied, plan)
                     weights = yield from Update(
                         state.weights, total, in_place=self.is_free(total, applied), operations=self.num_operations(applied)
@@ -169,20 +169,20 @@ class ParameterServer(Coordination):
                         next_sample=outstanding.next_sample,
                     )
                 if decision.apply or decision.drop:
-                    state = self.observed(plan, state, decision)
+                    state = self.observe(plan, state, decision)
                 if applied:
                     going = yield from Commit(state.version, state, applied)
-                stopped = self.stopped(state, holding) if applied and going else ()
+                stopped = self.workers_to_stop(state, holding) if applied and going else ()
                 released = sorted((*decision.release, *stopped)) if stopped else decision.release
                 for rank in released if going else sorted(waiting):
                     if rank in stopped:
-                        yield from self.hand_out(plan, state, rank, holding[rank].batch, holding)
+                        yield from self.assign_range(plan, state, rank, holding[rank].batch, holding)
                         continue
                     if rank not in waiting:  # lost while it was held back
                         continue
                     waiting.discard(rank)
                     if going and (batch := self.next_range(plan, state, outstanding, rank)).samples:
-                        yield from self.hand_out(plan, state, rank, batch, holding)
+                        yield from self.assign_range(plan, state, rank, batch, holding)
                     else:
                         idle.add(rank)
                         state, following = self.worker_left(state, rank)
@@ -195,7 +195,7 @@ class ParameterServer(Coordination):
                 ended = True
         return state.evolve(outstanding=(), next_sample=outstanding.next_sample) if going else None
 
-    def hand_out(self, plan: Plan, state: State, rank: int, batch: Batch, holding: dict[int, Holding]) -> Program[None]:
+    def assign_range(self, plan: Plan, state: State, rank: int, batch: Batch, holding: dict[int, Holding]) -> Program[None]:
         """Send a worker the weights and its next range."""
         sent = self.compensation.outgoing(state.compensation, state.weights)
         if sent is not state.weights:
@@ -203,7 +203,7 @@ class ParameterServer(Coordination):
         holding[rank] = Holding(batch, sent, state.version)
         yield from Send(rank, sent, version=state.version, batch=batch, **self.details(plan, state, rank))
 
-    def stopped(self, state: State, holding: Mapping[int, Holding]) -> Collection[int]:
+    def workers_to_stop(self, state: State, holding: Mapping[int, Holding]) -> Collection[int]:
         """The workers that give up their gradient because a new version exists: none."""
         return ()
 
@@ -220,7 +220,7 @@ class ParameterServer(Coordination):
         admission, decision = self.admission.worker_left(state.admission, rank)
         return state.evolve(admission=admission), decision
 
-    def observed(self, plan: Plan, state: State, decision: Decision) -> State:
+    def observe(self, plan: Plan, state: State, decision: Decision) -> State:
         """The state after the allocation has observed these contributions. Shares do not change while a barrier fills."""
         seen = decision.apply + decision.drop
         allocation = self.allocation.observe(state.allocation, seen, plan.epoch(state.num_samples))
@@ -229,7 +229,7 @@ class ParameterServer(Coordination):
         num_samples_discarded = state.num_samples_discarded + sum(c.samples for c in decision.drop)
         return state.evolve(allocation=allocation, num_samples_discarded=num_samples_discarded)
 
-    def corrected(self, plan: Plan, state: State, group: tuple[Contribution, ...]) -> tuple[Any, list[Contribution]]:
+    def correct_group(self, plan: Plan, state: State, group: tuple[Contribution, ...]) -> tuple[Any, list[Contribution]]:
         """The compensation's next state, and the g_i of W ← W − η (1/c) Σ w_i d(τ_i) g_i, each corrected for its delay."""
         compensation, corrected = state.compensation, []
         for c in group:

@@ -58,8 +58,8 @@ class Split(Sequence[Batch]):
     @property
     def samples(self) -> tuple[int, ...]:
         """The samples of each rank."""
-        whole = self.num_samples == self.layout.offsets[-1] + self.layout.samples[-1]
-        return self.layout.samples if whole else tuple(batch.samples for batch in self)
+        complete = self.num_samples == self.layout.offsets[-1] + self.layout.samples[-1]
+        return self.layout.samples if complete else tuple(batch.samples for batch in self)
 
     def __len__(self) -> int:
         return len(self.layout.samples)
@@ -202,13 +202,13 @@ class Plan:
         """Whether these positions contain the end of an aligned epoch."""
         if self.pools is None:
             return False
-        before, after = (self.pools.epoch(cursors(position).of, self.active_ranks) for position in (start, stop))
-        return before != after
+        first, last = (self.pools.epoch(cursors(position).of, self.active_ranks) for position in (start, stop))
+        return first != last
 
     def _split_pools(self, pools: Pools, start: Cursors, layout: Layout) -> PooledSplit:
         """Make a split of pools. Cached by the identity of start and layout, because all ranks of a simulation make the same call."""
-        for whole, split in self._pooled:
-            if split.start is start and whole is layout:
+        for cached_layout, split in self._pooled:
+            if split.start is start and cached_layout is layout:
                 return split
         samples = pools.samples(start.of, layout.samples, self.active_ranks)
         split = PooledSplit(start, start.advanced(samples), layout if samples == layout.samples else Layout.of(samples))
@@ -217,21 +217,21 @@ class Plan:
 
     def _layout(self, shares: Sequence[int]) -> Layout:
         """The layout of these shares, cached by the identity of the tuple. Equal tuples share a layout, as each rank may hold its own."""
-        known = self._by_identity.get(id(shares))
-        if known is not None:
-            return known[1]
+        cached = self._by_identity.get(id(shares))
+        if cached is not None:
+            return cached[1]
         if len(self._by_value) > MAX_CACHED_LAYOUTS or len(self._by_identity) > MAX_CACHED_LAYOUTS * self.num_workers:
             self._by_identity.clear()
             self._by_value.clear()
         samples = tuple(shares)
         layout = self._by_value.get(samples)
         if layout is None:
-            layout = self._by_value[samples] = Layout.of(self._redistribute(self._checked(samples)))
+            layout = self._by_value[samples] = Layout.of(self._redistribute(self._check_shares(samples)))
         if samples is shares:  # another sequence might change; while this tuple is kept active, no other object has its id
             self._by_identity[id(shares)] = (shares, layout)
         return layout
 
-    def _checked(self, shares: tuple[int, ...]) -> tuple[int, ...]:
+    def _check_shares(self, shares: tuple[int, ...]) -> tuple[int, ...]:
         if len(shares) != self.num_workers or sum(shares) != self.batch_size:
             raise ValueError(f"the allocation gave shares {shares}: {self.num_workers} whole numbers with sum {self.batch_size} are needed")
         for share, max_samples in zip(shares, self.max_samples or shares, strict=True):

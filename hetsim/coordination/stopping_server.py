@@ -43,6 +43,6 @@ class StoppingServer(ParameterServer):
             del computed
             message = yield from Receive(server)
 
-    def stopped(self, state: State, holding: Mapping[int, Holding]) -> Collection[int]:
+    def workers_to_stop(self, state: State, holding: Mapping[int, Holding]) -> Collection[int]:
         """The workers whose weights are too old for the admission."""
         return frozenset(rank for rank, held in holding.items() if self.admission.gives_up(state.version - held.version))

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from hetsim import checks
-from hetsim.coordination.bookkeeping.contributions import Round, SynchronousContributions
-from hetsim.coordination.bookkeeping.fragments import check_fragments, cut_out, difference, fragments, merged
+from hetsim.coordination.bookkeeping.contributions import ComputedSplit, SynchronousContributions
+from hetsim.coordination.bookkeeping.fragments import check_fragments, difference, divide_into_fragments, fragment_entries, merge_fragment
 from hetsim.coordination.bookkeeping.timings import UnreportedTimings, gather_timings
 from hetsim.coordination.local_steps import LocalSteps
 from hetsim.coordination.plan import Plan
@@ -64,33 +64,33 @@ class StreamingSteps(LocalSteps):
         return self.period // self.fragments
 
     def initial(self, plan: Plan, weights: Vector, profile: Sequence[Contribution] = ()) -> State:
-        fragments(weights, plan, self.fragments)
+        divide_into_fragments(weights, plan, self.fragments)
         return super().initial(plan, weights, profile)
 
     def program(self, node: Node, plan: Plan, state: State) -> Program[None]:
         """The program of every rank: h − τ local steps, the all-reduce of a fragment during τ more steps, a global step of the fragment."""
-        parts = fragments(state.weights, plan, self.fragments)
+        fragments = divide_into_fragments(state.weights, plan, self.fragments)
         unreported = node.own.get("unreported") or UnreportedTimings()
         x = node.own.get("x", state.weights)
         going = True
         while going and plan.has_next(state.next_sample):
-            p = parts[state.version % self.fragments]
+            p = fragments[state.version % self.fragments]
             rounds = plan.rounds(state.next_sample, self.allocation.shares(state.allocation), self.steps_per_fragment)
-            before = max(1, len(rounds) - self.delay)
-            x, own, group = yield from self.local_steps(node, plan, state, x, rounds[:before])
-            whole = SynchronousContributions(state.version, tuple(Round(batches, 0.0, 0.0) for batches in rounds))
-            term = self.term(difference(state.weights, cut_out(x, p), p, plan), whole, plan, node.rank)
+            num_alone = max(1, len(rounds) - self.delay)
+            x, timings_alone, group = yield from self.local_steps(node, plan, state, x, rounds[:num_alone])
+            contributions = SynchronousContributions(state.version, tuple(ComputedSplit(batches, 0.0, 0.0) for batches in rounds))
+            term = self.term(difference(state.weights, fragment_entries(x, p), p, plan), contributions, plan, node.rank)
             pending = yield from Start(AllReduce(term, in_place=True))
-            x, own_beside, beside = yield from self.local_steps(node, plan, state, x, rounds[before:])
+            x, timings_overlapped, overlapped = yield from self.local_steps(node, plan, state, x, rounds[num_alone:])
             delta = yield from Wait(pending)
             num_samples = state.num_samples + sum(batches.num_samples for batches in rounds)
             state = replace(state, next_sample=rounds[-1].stop, num_samples=num_samples)
-            unreported = unreported + own + own_beside
+            unreported = unreported + timings_alone + timings_overlapped
             epoch = plan.epoch(state.num_samples)
             timings, unreported = yield from gather_timings(unreported, state.version, asked=self.allocation.asks(state.allocation, epoch))
             weights = yield from Update(at=state.weights, gradient=delta, fragment=p)
-            x = merged(x, weights, p, self.local_share)
+            x = merge_fragment(x, weights, p, self.local_share)
             allocation = self.allocation.observe(state.allocation, timings, epoch)
             state = replace(state, version=state.version + 1, weights=weights, allocation=allocation)
             node.own["unreported"], node.own["x"] = unreported, x
-            going = yield from Commit(state.version, state, replace(group, rounds=group.rounds + beside.rounds))
+            going = yield from Commit(state.version, state, replace(group, rounds=group.rounds + overlapped.rounds))

@@ -38,9 +38,9 @@ class TableServer(ParameterServer):
         why = "a step is along the table of all workers' means: leave this axis as the method sets it"
         self.only(why, weighting=PerWorker, discount=NoDiscount, compensation=NoCompensation)
 
-    def corrected(self, plan: Plan, state: State, group: tuple[Contribution, ...]) -> tuple[Any, list[Contribution]]:
+    def correct_group(self, plan: Plan, state: State, group: tuple[Contribution, ...]) -> tuple[Any, list[Contribution]]:
         """The new contributions, with the current table."""
-        compensation, applied = super().corrected(plan, state, group)
+        compensation, applied = super().correct_group(plan, state, group)
         current = state.admission.current
         return compensation, Tabled(applied, {rank: current[rank].gradient for rank in sorted(current)})
 

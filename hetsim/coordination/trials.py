@@ -29,7 +29,7 @@ class Tried(Contribution):
     """The samples of the round that are in no gradient."""
 
 
-class Round(list[Contribution]):
+class TrialMeans(list[Contribution]):
     """The contributions to a version, and the expected number of trials in time, Σ B_i p_i."""
 
     def __init__(self, tried: Sequence[Contribution], expected: float) -> None:
@@ -89,12 +89,12 @@ class Trials(ParameterServer):
         yield from Send(server)
         message = yield from Receive(server)
         while message.batch:
-            parts = cut(message.batch, message.share)
+            batches = cut(message.batch, message.share)
             payload = mean = message.payload - message.payload
             seconds = loss = 0.0
             ended = samples = 0
-            for _ in parts:
-                computed = yield from Attempt(message.payload, parts[ended], message.version, within)
+            for _ in batches:
+                computed = yield from Attempt(message.payload, batches[ended], message.version, within)
                 if computed is not None:
                     ended += 1
                     samples += computed.samples
@@ -105,7 +105,7 @@ class Trials(ParameterServer):
                 packing, payload = self.compression.pack(packing, mean, plan.num_parameters)
                 if packing is not None:
                     own["compression"] = pushes = pushes.appended(message.batch, packing, num_outstanding=1)
-            header = {"trials": len(parts), "ended": ended, "samples": samples}
+            header = {"trials": len(batches), "ended": ended, "samples": samples}
             yield from Send(server, payload, version=message.version, seconds=seconds, loss=loss, **header)
             computed = payload = mean = None
             message = yield from Receive(server)
@@ -126,14 +126,14 @@ class Trials(ParameterServer):
             num_gradients=message.ended, num_trials=message.trials, num_samples_cut=c.batch.samples - message.samples,
         )  # fmt: skip
 
-    def corrected(self, plan: Plan, state: State, group: tuple[Contribution, ...]) -> tuple[Any, list[Contribution]]:
+    def correct_group(self, plan: Plan, state: State, group: tuple[Contribution, ...]) -> tuple[Any, list[Contribution]]:
         """The contributions, with Σ B_i p_i. A worker without any trial in time gets the mean loss of the others."""
-        compensation, tried = super().corrected(plan, state, group)
+        compensation, tried = super().correct_group(plan, state, group)
         losses = [c.loss for c in tried if c.num_gradients]
         tried = [c if c.num_gradients or not losses else replace(c, loss=sum(losses) / len(losses)) for c in tried]
-        measured = counted(state.measured, tried)
+        measured = count_trials(state.measured, tried)
         expected = sum(c.num_trials * self.probability(measured, c.rank) for c in tried if isinstance(c, Tried))
-        return compensation, Round(tried, expected)
+        return compensation, TrialMeans(tried, expected)
 
     def probability(self, measured: Mapping[int, tuple[int, int]], rank: int) -> float:
         """p_i."""
@@ -144,17 +144,17 @@ class Trials(ParameterServer):
 
     def factors(self, group: Sequence[Contribution], plan: Plan) -> list[float]:
         """m_i / Σ B_j p_j, where m_i trials of worker i ended in time."""
-        expected = group.expected if isinstance(group, Round) else sum(c.num_gradients for c in group)
+        expected = group.expected if isinstance(group, TrialMeans) else sum(c.num_gradients for c in group)
         return [c.num_gradients / expected if expected else 0.0 for c in group]
 
-    def observed(self, plan: Plan, state: State, decision: Decision) -> State:
+    def observe(self, plan: Plan, state: State, decision: Decision) -> State:
         """The state after the allocation has observed a mean trial of each worker. It also counts discarded samples, and trials in time."""
         seen = decision.apply + decision.drop
         steps = [replace(c, batch=replace(c.batch, samples=round(c.samples / c.num_gradients))) for c in seen if c.num_gradients]
         allocation = self.allocation.observe(state.allocation, steps, plan.epoch(state.num_samples))
         discarded = sum(c.num_samples_cut for c in seen if isinstance(c, Tried)) + sum(c.samples for c in decision.drop)
         num_samples_discarded = state.num_samples_discarded + discarded
-        return state.evolve(allocation=allocation, num_samples_discarded=num_samples_discarded, measured=counted(state.measured, seen))
+        return state.evolve(allocation=allocation, num_samples_discarded=num_samples_discarded, measured=count_trials(state.measured, seen))
 
     def remark(self, last: State) -> str | None:
         """A warning that lists the workers whose trials were all given up."""
@@ -167,7 +167,7 @@ class Trials(ParameterServer):
         )
 
 
-def counted(measured: Mapping[int, tuple[int, int]], tried: Sequence[Contribution]) -> dict[int, tuple[int, int]]:
+def count_trials(measured: Mapping[int, tuple[int, int]], tried: Sequence[Contribution]) -> dict[int, tuple[int, int]]:
     """For each worker, how many of its trials ended in time, and its total number of trials, including these contributions."""
     counts = dict(measured)
     for c in tried:
@@ -185,8 +185,8 @@ def _check(name: str, value: Any, check: Callable[[str, Any], object]) -> None:
     key = f"coordination.{name}"
     if value is None and name != "trials":
         return
-    for each in value if isinstance(value, list | tuple) else [value]:
-        check(key, each)
+    for number in value if isinstance(value, list | tuple) else [value]:
+        check(key, number)
 
 
 def _check_probability(key: str, value: Any) -> None:

@@ -112,7 +112,7 @@ def test_what_nobody_can_have_begun_is_assigned_again():
 
     ahead.begin(None)
     ahead.assign((2, 2))
-    assert ahead.of(0, 1) == [Batch(4, 2), Batch(8, 2)]
+    assert ahead.next_ranges(0, 1) == [Batch(4, 2), Batch(8, 2)]
 
     assert ahead.settle((1.0, 1.0)) == {0: [Batch(0, 2)], 1: [Batch(2, 2)]}
     ahead.begin((1.0, 1.0))
@@ -123,7 +123,7 @@ def test_what_nobody_can_have_begun_is_assigned_again():
 
     assert {rank: len(held) for rank, held in ahead.held.held.items()} == {0: 4, 1: 6}
     assert sorted((*(b.start for b in ahead.held), 0, 2, 4, 6, 10)) == list(range(0, 30, 2))
-    assert ahead.of(1, 2) == list(ahead.held.held[1])[2:6]
+    assert ahead.next_ranges(1, 2) == list(ahead.held.held[1])[2:6]
 
 
 @pytest.mark.parametrize(

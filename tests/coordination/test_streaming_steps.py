@@ -10,7 +10,7 @@ from test_local_steps import learned, steps
 from threads import run_in_threads
 from worlds import NO_NETWORK, UNEVEN, Run, cluster, experiment, node, simulate
 
-from hetsim.coordination.bookkeeping.fragments import fragments
+from hetsim.coordination.bookkeeping.fragments import divide_into_fragments
 from hetsim.coordination.plan import Plan
 from hetsim.distributed.rank.run import RankRun
 from hetsim.effects import Batch, Fragment, Update
@@ -227,10 +227,10 @@ def test_fragments_cover_the_vector_and_the_last_has_what_stands_after_the_param
     """Of seven parameters and three numbers after them; a phantom has the same."""
     plan = Plan(2, 4, num_parameters=7)
 
-    cut = fragments(torch.zeros(10), plan, 3)
+    cut = divide_into_fragments(torch.zeros(10), plan, 3)
 
     assert cut == (Fragment(0, 2), Fragment(2, 4), Fragment(4, 10))
-    assert fragments(Phantom(40), plan, 3) == cut
+    assert divide_into_fragments(Phantom(40), plan, 3) == cut
 
 
 OPTIMIZERS = [

@@ -117,9 +117,9 @@ def test_a_speed_is_that_of_a_mean_step_of_the_last_round():
     policy = DynamicLocalSteps(8)
     push = Contribution(1, Batch(0, 40), 0, 6.0, 0.0, num_gradients=4)
 
-    seconds = policy.observed({0: 3.0, 1: 9.0}, [push])
+    seconds = policy.observe({0: 3.0, 1: 9.0}, [push])
 
-    assert (seconds, policy.left(seconds, 0)) == ({0: 3.0, 1: 1.5}, {1: 1.5})
+    assert (seconds, policy.remove_worker(seconds, 0)) == ({0: 3.0, 1: 1.5}, {1: 1.5})
 
 
 def test_a_fast_worker_that_is_gone_no_longer_sets_the_pace():

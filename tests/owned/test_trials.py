@@ -13,7 +13,7 @@ from own_pools import Q
 from threads import run_in_threads
 from worlds import Run, cluster, experiment, node, simulate, tiles
 
-from hetsim.coordination.trials import Round, Trials, Tried, counted
+from hetsim.coordination.trials import TrialMeans, Trials, Tried, count_trials
 from hetsim.effects import Batch
 
 HEAVY = {"distribution": "lognorm", "s": 1.5}
@@ -147,7 +147,7 @@ def test_trials_are_counted_by_worker():
         Tried(2, Batch(4, 0), 0, 0.0, 0.0, num_gradients=0, num_trials=1),
     ]
 
-    assert counted({0: (1, 1)}, tried) == {0: (3, 4), 2: (0, 1)}
+    assert count_trials({0: (1, 1)}, tried) == {0: (3, 4), 2: (0, 1)}
 
 
 def test_factors_are_by_the_trials_that_ended():
@@ -156,8 +156,8 @@ def test_factors_are_by_the_trials_that_ended():
     plan = made.plan(made.load()[0])
     tried = [Tried(rank, Batch(0, 4), 0, 1.0, 0.0, num_gradients=m, num_trials=3) for rank, m in enumerate((0, 1, 3, 2))]
 
-    assert made.coordination.factors(Round(tried, 5.0), plan) == [0.0, 0.2, 0.6, 0.4]
-    assert made.coordination.factors(Round(tried[:1], 0.0), plan) == [0.0]
+    assert made.coordination.factors(TrialMeans(tried, 5.0), plan) == [0.0, 0.2, 0.6, 0.4]
+    assert made.coordination.factors(TrialMeans(tried[:1], 0.0), plan) == [0.0]
 
 
 @pytest.mark.parametrize(("within", "micro_batch"), [(None, None), (None, 3), (10.0, 3)])

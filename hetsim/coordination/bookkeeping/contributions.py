@@ -11,7 +11,7 @@ from hetsim.coordination.plan import Split
 from hetsim.effects import Batch, Contribution
 
 
-class Round(NamedTuple):
+class ComputedSplit(NamedTuple):
     """A computed global batch, with the seconds and the loss of this rank."""
 
     batches: Split
@@ -28,13 +28,13 @@ class SynchronousContributions(Sequence[Contribution]):
     """
 
     version: int
-    rounds: tuple[Round, ...] = ()
+    rounds: tuple[ComputedSplit, ...] = ()
     staleness: int = 0
     timings: Sequence[Contribution] = field(default=(), repr=False)
 
     def appended(self, batches: Split, seconds: float, loss: float) -> SynchronousContributions:
         """These contributions and one more gradient of every rank."""
-        return replace(self, rounds=(*self.rounds, Round(batches, seconds, loss)))
+        return replace(self, rounds=(*self.rounds, ComputedSplit(batches, seconds, loss)))
 
     def by_rank(self) -> list[Contribution]:
         """One contribution for each rank, over the samples of all rounds. Its seconds are the sum of this rank's seconds."""
@@ -73,7 +73,7 @@ class SynchronousContributions(Sequence[Contribution]):
             round_ = next(rounds)
         return self._part(round_, round_.batches.ranks[place], {})
 
-    def _part(self, round_: Round, rank: int, measured: Mapping[tuple[int, int], float]) -> Contribution:
+    def _part(self, round_: ComputedSplit, rank: int, measured: Mapping[tuple[int, int], float]) -> Contribution:
         batch = round_.batches[rank]
         seconds = measured.get((rank, batch.samples), round_.seconds)
         return Contribution(rank, batch, self.version, seconds, round_.loss, self.staleness)

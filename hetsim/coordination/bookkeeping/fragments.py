@@ -20,7 +20,7 @@ def check_fragments(period: int, count: int) -> None:
         )
 
 
-def fragments(weights: Vector, plan: Plan, count: int) -> tuple[Fragment, ...]:
+def divide_into_fragments(weights: Vector, plan: Plan, count: int) -> tuple[Fragment, ...]:
     """Divide the parameters into `count` consecutive fragments of nearly equal length. The last one also contains all other entries.
 
     Raises ValueError if a fragment would be empty.
@@ -35,24 +35,24 @@ def fragments(weights: Vector, plan: Plan, count: int) -> tuple[Fragment, ...]:
     return tuple(Fragment(start, stop) for start, stop in zip([0, *stops], stops, strict=False))
 
 
-def cut_out(vector: Vector, fragment: Fragment) -> Vector:
+def fragment_entries(vector: Vector, fragment: Fragment) -> Vector:
     """The fragment's entries."""
     return piece(vector, fragment.start, fragment.stop)
 
 
-def merged(x: Vector, weights: Vector, fragment: Fragment, local_share: float) -> Vector:
+def merge_fragment(x: Vector, weights: Vector, fragment: Fragment, local_share: float) -> Vector:
     """x with its fragment p replaced by (1 − α) Θ_p + α x_p, where Θ are the weights and α is `local_share`."""
     if local_share == 1.0:
         return x
-    theta = cut_out(weights, fragment)
+    theta = fragment_entries(weights, fragment)
     if local_share:
-        theta = (1 - local_share) * theta + local_share * cut_out(x, fragment)
+        theta = (1 - local_share) * theta + local_share * fragment_entries(x, fragment)
     return with_piece(x, fragment.start, theta)
 
 
 def difference(weights: Vector, x: Vector, fragment: Fragment, plan: Plan) -> Vector:
     """Θ_p − x_p for a fragment p, where x is x_p alone. Entries after the parameters, in the last fragment, are copied from x."""
-    return with_tail(cut_out(weights, fragment) - x, x, parameters_in(fragment, plan))
+    return with_tail(fragment_entries(weights, fragment) - x, x, parameters_in(fragment, plan))
 
 
 def parameters_in(fragment: Fragment, plan: Plan) -> int:

@@ -35,14 +35,14 @@ class HeldRanges(Outstanding):
 
     def lose(self, rank: int) -> None:
         """Queue the ranges of a lost worker, so that they are assigned again. Adjacent ranges are joined."""
-        self.requeued.extend(joined(self.held.pop(rank, ())))
+        self.requeued.extend(join_adjacent(self.held.pop(rank, ())))
 
     def retract(self, keep: Mapping[int, int]) -> None:
         """Keep the first `keep[rank]` ranges of each worker. All its other ranges are assigned again, the lowest positions first."""
-        retracted = [batch for rank, count in keep.items() for batch in self._retracted(rank, count)]
+        retracted = [batch for rank, count in keep.items() for batch in self._retract_ranges(rank, count)]
         self.requeued = deque(sorted((*self.requeued, *retracted), key=lambda batch: batch.start))
 
-    def _retracted(self, rank: int, keep: int) -> list[Batch]:
+    def _retract_ranges(self, rank: int, keep: int) -> list[Batch]:
         held = self.held.get(rank, deque())
         return [held.pop() for _ in range(len(held) - keep)]
 
@@ -70,11 +70,11 @@ class HeldRangesInPools(HeldRanges, OutstandingInPools):
     def retract(self, keep: Mapping[int, int]) -> None:
         """Keep the first `keep[rank]` ranges of each worker, and move the pools' cursors back before the other ranges."""
         for rank, count in keep.items():
-            for batch in self._retracted(rank, count):
+            for batch in self._retract_ranges(rank, count):
                 self.cursors[rank] = batch.start
 
 
-def joined(batches: Iterable[Batch]) -> list[Batch]:
+def join_adjacent(batches: Iterable[Batch]) -> list[Batch]:
     """Join adjacent ranges."""
     ranges: list[Batch] = []
     for batch in batches:

@@ -80,8 +80,8 @@ class Pools:
         left = self._left(cursors)
         if left >= sum(shares):
             return tuple(shares)
-        before = accumulate(shares, initial=0)
-        return tuple(int(max(0, min(share, left - offset))) for share, offset in zip(shares, before, strict=False))
+        offsets = accumulate(shares, initial=0)
+        return tuple(int(max(0, min(share, left - offset))) for share, offset in zip(shares, offsets, strict=False))
 
     def epoch(self, cursors: Sequence[int], present: Iterable[int]) -> int | None:
         """The epoch that all workers share; None if each has its own."""
@@ -103,7 +103,7 @@ class AlignedPools(Pools):
     """The end of each pool's part of the budget."""
 
     def __post_init__(self) -> None:
-        limits = (math.inf,) * len(self.sizes) if self.num_positions is None else parts(self.num_positions, self.sizes)
+        limits = (math.inf,) * len(self.sizes) if self.num_positions is None else divide_proportionally(self.num_positions, self.sizes)
         object.__setattr__(self, "limits", limits)
 
     def has_next(self, cursors: Sequence[int], present: Iterable[int]) -> bool:
@@ -128,9 +128,9 @@ class AlignedPools(Pools):
         return 0 if epoch is None else max(0, min((epoch + 1) * self.sizes[rank], self.limits[rank]) - cursors[rank])
 
 
-def parts(total: int, sizes: Sequence[int]) -> tuple[int, ...]:
+def divide_proportionally(total: int, sizes: Sequence[int]) -> tuple[int, ...]:
     """Divide `total` into whole parts in proportion to `sizes`, by largest remainder. Ties go to the lower rank."""
     quotas = [divmod(total * size, sum(sizes)) for size in sizes]
     by_remainder = sorted(range(len(sizes)), key=lambda rank: (-quotas[rank][1], rank))
-    more = frozenset(by_remainder[: total - sum(whole for whole, _ in quotas)])
-    return tuple(whole + (rank in more) for rank, (whole, _) in enumerate(quotas))
+    more = frozenset(by_remainder[: total - sum(quotient for quotient, _ in quotas)])
+    return tuple(quotient + (rank in more) for rank, (quotient, _) in enumerate(quotas))

@@ -42,11 +42,11 @@ class UnreportedTimings:
 
     def __add__(self, other: UnreportedTimings) -> UnreportedTimings:
         """These timings followed by the others."""
-        before, after = self.computed, other.computed
-        if before and after and same_split(before[-1], after[0]):
-            after = (after[0]._replace(num_gradients=before[-1].num_gradients + after[0].num_gradients), *after[1:])
-            before = before[:-1]
-        return UnreportedTimings(before + after, self.seconds + other.seconds)
+        first, second = self.computed, other.computed
+        if first and second and same_split(first[-1], second[0]):
+            second = (second[0]._replace(num_gradients=first[-1].num_gradients + second[0].num_gradients), *second[1:])
+            first = first[:-1]
+        return UnreportedTimings(first + second, self.seconds + other.seconds)
 
     def timings(self, version: int, gathered: Sequence[float]) -> tuple[Contribution, ...]:
         """Each rank's mean number of samples per gradient, and its mean gathered seconds. For an allocation."""
@@ -59,9 +59,9 @@ class UnreportedTimings:
         )
 
 
-def same_split(one: ComputedBatches, other: ComputedBatches) -> bool:
+def same_split(first: ComputedBatches, second: ComputedBatches) -> bool:
     """Whether each rank has the same number of samples in both. After a resume, equal shares may be different objects."""
-    return one.num_samples == other.num_samples and (one.shares is other.shares or one.shares == other.shares)
+    return first.num_samples == second.num_samples and (first.shares is second.shares or first.shares == second.shares)
 
 
 def gather_timings(
