@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from hetsim.advice.subsets import LeaveOut
-from hetsim.cluster.compute_times import interpolated
+from hetsim.cluster.compute_times import interpolate
 from hetsim.cluster.fewer import without
 from hetsim.cluster.model import Cluster, NodeSpec
 from hetsim.cluster.network.collectives import Collectives
@@ -67,14 +67,14 @@ def line_of(node: NodeSpec, batch_size: int) -> Line:
     if not node.table:
         return Line(node.overhead_seconds * factor, node.seconds_per_sample * factor)
     sizes = {1, batch_size, *(samples for samples, _ in node.table if 1 <= samples <= batch_size)}
-    return Line(0.0, factor * min(interpolated(node.table, samples) / samples for samples in sizes))
+    return Line(0.0, factor * min(interpolate(node.table, samples) / samples for samples in sizes))
 
 
 def _least_factor(node: NodeSpec) -> float:
     """A lower bound of the factor on a node's times: of the noise's mean, and of the slowdowns at any time."""
     factor = 1.0
     if node.noise is not None:
-        drawn = node.noise.some(DRAWN, 0)
+        drawn = node.noise.sample(DRAWN, 0)
         mean = math.fsum(drawn) / DRAWN
         factor = max(0.0, mean - 3 * math.sqrt(math.fsum((each - mean) ** 2 for each in drawn)) / DRAWN)
     if node.slow_spells is not None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from hetsim.cluster.compute_times import interpolated
+from hetsim.cluster.compute_times import interpolate
 from hetsim.cluster.model import Cluster
 
 MOST = 4096
@@ -114,7 +114,7 @@ def by_rule(cluster: Cluster, its: Sequence[Sequence[int]], batch_size: int, nby
 
     def compute(rank: int) -> float:
         node = cluster.nodes[rank].on_its_share
-        return interpolated(node.table, share) if node.table else node.overhead_seconds + share * node.seconds_per_sample
+        return interpolate(node.table, share) if node.table else node.overhead_seconds + share * node.seconds_per_sample
 
     def link(rank: int) -> float:
         others = [peer for peer in peers if peer != rank]

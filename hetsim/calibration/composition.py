@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from hetsim.calibration.fit import shown
-from hetsim.cluster.fewer import among
+from hetsim.cluster.fewer import rescale_all_reduce_table
 
 ALIKE = ("workload", "num_parameters", "dtype", "threads")
 """The keys that must be equal in all calibrations."""
@@ -47,7 +47,9 @@ def composed(name: str, parts: Sequence[Part]) -> dict[str, Any]:
     network = dict(first["network"])
     before, after = (sum(row["count"] for row in these) for these in (first["nodes"], rows))
     if network.get("all_reduce_table") is not None and after != before:
-        network["all_reduce_table"] = [[size, shown(seconds)] for size, seconds in among(network["all_reduce_table"], before, after)]
+        network["all_reduce_table"] = [
+            [size, shown(seconds)] for size, seconds in rescale_all_reduce_table(network["all_reduce_table"], before, after)
+        ]
     return {"name": name, "calibrated": calibrated, "nodes": rows, "network": network, "server": server, "hosts": hosts}
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import stdev
 
 from hetsim.calibration.readings import EXCHANGES, IN_TRAINING, Measured, Reading
-from hetsim.cluster.compute_times import interpolated
+from hetsim.cluster.compute_times import interpolate
 from hetsim.cluster.model import Cluster, NodeSpec
 
 NUM_PARTS = 4
@@ -86,7 +86,7 @@ def quantities(cluster: Cluster, *, samples: Sequence[Sequence[int]], nbytes: in
         found |= {(of, "CPU-seconds at each end"): (cpu.send(nbytes) + cpu.receive(nbytes)) / 2, (of, "thread_seconds"): cpu.thread_seconds}
     of = f"all-reduce of {nbytes} bytes"
     if network.all_reduce_table:
-        found[of, "seconds"] = interpolated(network.all_reduce_table, nbytes)
+        found[of, "seconds"] = interpolate(network.all_reduce_table, nbytes)
     if cpu is not None:
         found[of, "CPU-seconds of each"] = cpu.collective(nbytes)
     for name, host in cluster.hosts.items():
@@ -118,7 +118,7 @@ def _divided(readings: Sequence[Reading]) -> list[list[Reading]]:
 
 def _gradient(node: NodeSpec, samples: int) -> float:
     """The seconds of a node's gradient, before noise."""
-    return interpolated(node.table, samples) if node.table else node.overhead_seconds + samples * node.seconds_per_sample
+    return interpolate(node.table, samples) if node.table else node.overhead_seconds + samples * node.seconds_per_sample
 
 
 def _deviation(numbers: Sequence[float]) -> float:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from hetsim.calibration.noise import Noise
 from hetsim.calibration.readings import Reading
-from hetsim.cluster.compute_times import interpolated
+from hetsim.cluster.compute_times import interpolate
 
 AS_GOOD = 0.005
 """A line is preferred to a table unless the table's error is smaller by at least this."""
@@ -80,7 +80,7 @@ class Steps:
 
     def seconds(self, samples: int) -> float:
         """The seconds of a gradient with this number of samples."""
-        return interpolated(self.table, samples) if self.takes_table else self.line(samples)
+        return interpolate(self.table, samples) if self.takes_table else self.line(samples)
 
     @classmethod
     def fitted(cls, readings: Iterable[Reading], fitted: Sequence[int]) -> Steps:
@@ -94,7 +94,7 @@ class Steps:
             line=line,
             table=table,
             error_of_line=fmean(abs(line(size) / mean - 1) for size, mean in others.items()),
-            error_of_table=fmean(abs(interpolated(table, size) / mean - 1) for size, mean in others.items()),
+            error_of_table=fmean(abs(interpolate(table, size) / mean - 1) for size, mean in others.items()),
             noise=Noise.fitted([max(reading.cpu_seconds, LEAST_SECONDS) / by_size[reading.size] for reading in readings]),
             sizes=(min(by_size), max(by_size)),
             means=tuple(by_size.items()),

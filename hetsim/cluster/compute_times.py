@@ -64,12 +64,12 @@ class StepTimes:
         seconds += _pass(self.node, rest) if rest or not samples else 0.0
         if self._factors is not None:
             seconds *= next(self._factors)
-        return seconds if self.slowdown is None else self.slowdown.stretched(seconds, start)
+        return seconds if self.slowdown is None else self.slowdown.stretch(seconds, start)
 
     def update_seconds(self, start: float, *, local: bool = False) -> float:
         """The seconds of an optimizer step on the node, if it starts at second `start` of the run. `local`: of a local step."""
         seconds = self.node.update_seconds(local=local)
-        return seconds if self.slowdown is None else self.slowdown.stretched(seconds, start)
+        return seconds if self.slowdown is None else self.slowdown.stretch(seconds, start)
 
 
 def share_ready(node: NodeSpec, samples: int, ready: float) -> float:
@@ -81,8 +81,8 @@ def share_ready(node: NodeSpec, samples: int, ready: float) -> float:
     if most is None or samples <= most:
         return ready
     num_passes, rest = divmod(samples, most)
-    whole, last = _pass(node, most), _pass(node, rest or most)
-    total = num_passes * whole + (last if rest else 0.0)
+    full, last = _pass(node, most), _pass(node, rest or most)
+    total = num_passes * full + (last if rest else 0.0)
     return 1.0 - (1.0 - ready) * (last / total if total else 1.0)
 
 
@@ -94,7 +94,7 @@ def sizes_of_passes(node: NodeSpec, samples: int) -> set[int]:
 
 def _pass(node: NodeSpec, samples: int) -> float:
     """Return the seconds of a single pass over `samples`, before noise."""
-    return interpolated(node.table, samples) if node.table else node.overhead_seconds + samples * node.seconds_per_sample
+    return interpolate(node.table, samples) if node.table else node.overhead_seconds + samples * node.seconds_per_sample
 
 
 class ServiceTimes:
@@ -118,14 +118,14 @@ class ServiceTimes:
         return seconds if self._factors is None else seconds * next(self._factors)
 
 
-class OfMessages:
+class MessageDraws:
     """Random numbers for the messages from one rank to another: one for each message, in order."""
 
     def __init__(self, law: Distribution | None, stream: int, cluster: Cluster, sender: int, receiver: int, *, seed: int) -> None:
         assert law is not None
         server = cluster.num_workers
-        one, other = (0 if end == server else end + 1 for end in (sender, receiver))  # the server is 0 with any number of workers
-        self._draws = law.draws(seed, one, stream, other)
+        source, target = (0 if end == server else end + 1 for end in (sender, receiver))  # the server is 0 with any number of workers
+        self._draws = law.draws(seed, source, stream, target)
         self.num_drawn = 0
 
     def skip(self, num_messages: int) -> None:
@@ -139,14 +139,14 @@ class OfMessages:
         return next(self._draws)
 
 
-class Jitter(OfMessages):
+class Jitter(MessageDraws):
     """The seconds that are added to the latency of each message."""
 
     def __init__(self, cluster: Cluster, sender: int, receiver: int, *, seed: int) -> None:
         super().__init__(cluster.network.jitter_seconds, JITTER, cluster, sender, receiver, seed=seed)
 
 
-class SharingWeights(OfMessages):
+class SharingWeights(MessageDraws):
     """The weight of each message in shared links: a drawn number, limited to `SHARING_WEIGHTS`."""
 
     def __init__(self, cluster: Cluster, sender: int, receiver: int, *, seed: int) -> None:
@@ -158,7 +158,7 @@ class SharingWeights(OfMessages):
         return min(max(super().next(), least), most)
 
 
-def interpolated(table: tuple[tuple[int, float], ...], samples: int) -> float:
+def interpolate(table: tuple[tuple[int, float], ...], samples: int) -> float:
     """Linear between the measured points, constant below the first point, and extrapolated from the last two points."""
     at = bisect_right(table, samples, key=lambda point: point[0])
     if at == 0 or len(table) == 1:
@@ -172,14 +172,14 @@ class Slowdown:
     """A piecewise constant factor on the seconds of work, from second 0 on: slow spells, a recorded trace, or their product."""
 
     def __init__(self, node: NodeSpec, *, seed: int, rank: int) -> None:
-        recorded = _recorded(node.slowdown or ((0.0, 1.0),), node.slowdown_period_seconds)
-        spells = iter([(0.0, 1.0)]) if node.slow_spells is None else _spells(node.slow_spells, seed, rank)
+        recorded = _recorded_factors(node.slowdown or ((0.0, 1.0),), node.slowdown_period_seconds)
+        spells = iter([(0.0, 1.0)]) if node.slow_spells is None else _spell_factors(node.slow_spells, seed, rank)
         self._coming = _product(recorded, spells)
         self._starts: list[float] = []
         self._factors: list[float] = []
         self._more()
 
-    def stretched(self, seconds: float, start: float) -> float:
+    def stretch(self, seconds: float, start: float) -> float:
         """The time of work from `start` on. `seconds` is its time at full speed. At each moment, work proceeds at the rate 1/factor."""
         last = len(self._starts) + MAX_SPEED_CHANGES
         while self._starts[-1] <= start and self._more():
@@ -208,7 +208,7 @@ class Slowdown:
         return True
 
 
-def _recorded(factors: Sequence[tuple[float, float]], period: float | None) -> Iterator[tuple[float, float]]:
+def _recorded_factors(factors: Sequence[tuple[float, float]], period: float | None) -> Iterator[tuple[float, float]]:
     """Pairs (second, factor): each factor holds from its second on. With a period, the factors repeat."""
     for turn in count():
         for second, factor in factors:
@@ -217,7 +217,7 @@ def _recorded(factors: Sequence[tuple[float, float]], period: float | None) -> I
             return
 
 
-def _spells(spells: SlowSpells, seed: int, rank: int) -> Iterator[tuple[float, float]]:
+def _spell_factors(spells: SlowSpells, seed: int, rank: int) -> Iterator[tuple[float, float]]:
     """Pairs (second, factor) of alternating fast and slow spells: each factor holds from its second on."""
     between = spells.seconds_between.draws(seed, rank, SPELLS, 0)
     lasting = spells.seconds_lasting.draws(seed, rank, SPELLS, 1)
@@ -229,17 +229,17 @@ def _spells(spells: SlowSpells, seed: int, rank: int) -> Iterator[tuple[float, f
         now += next(lasting)
 
 
-def _product(one: Iterator[tuple[float, float]], other: Iterator[tuple[float, float]]) -> Iterator[tuple[float, float]]:
+def _product(first: Iterator[tuple[float, float]], second: Iterator[tuple[float, float]]) -> Iterator[tuple[float, float]]:
     """The product of two piecewise constant factors, which both begin at 0."""
-    (_, a), (_, b) = next(one), next(other)
+    (_, a), (_, b) = next(first), next(second)
     yield 0.0, a * b
-    next_a, next_b = next(one, None), next(other, None)
+    next_a, next_b = next(first, None), next(second, None)
     while next_a is not None or next_b is not None:
         if next_b is None or (next_a is not None and next_a[0] <= next_b[0]):
             assert next_a is not None
             now, a = next_a
-            next_a = next(one, None)
+            next_a = next(first, None)
         else:
             now, b = next_b
-            next_b = next(other, None)
+            next_b = next(second, None)
         yield now, a * b

@@ -63,13 +63,13 @@ class Distribution:
         """The same numbers as packed blocks. The generator is made when the first block is drawn."""
         draw, rng = self.drawer(), generator(*stream)
         while True:
-            yield self.checked(draw(rng, BLOCK), least).data
+            yield self.check_range(draw(rng, BLOCK), least).data
 
-    def drawn(self, rng: np.random.Generator, size: int) -> NDArray[np.float64]:
+    def draw(self, rng: np.random.Generator, size: int) -> NDArray[np.float64]:
         """Draw `size` numbers from a generator. Raises ValueError as `draws` does."""
-        return self.checked(self.drawer()(rng, size), 0.0)
+        return self.check_range(self.drawer()(rng, size), 0.0)
 
-    def checked(self, block: NDArray[np.float64], least: float) -> NDArray[np.float64]:
+    def check_range(self, block: NDArray[np.float64], least: float) -> NDArray[np.float64]:
         """Return the drawn numbers. Raises ValueError as `draws` does."""
         smallest, largest = block.min(initial=MAX_DRAWN), block.max(initial=least)
         if not (least <= smallest and largest <= MAX_DRAWN):  # also of NaN
@@ -77,7 +77,7 @@ class Distribution:
             raise ValueError(f"{self.key} drew {extreme:g}, which is not between {least:g} and {MAX_DRAWN:g}: make it narrower")
         return block
 
-    def some(self, size: int, *stream: int) -> list[float]:
+    def sample(self, size: int, *stream: int) -> list[float]:
         """The first numbers of a stream."""
         drawn: list[float] = self.drawer()(np.random.default_rng(stream), size).tolist()
         return drawn

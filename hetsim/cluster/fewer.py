@@ -17,7 +17,7 @@ def without(cluster: Cluster, ranks: Collection[int]) -> Cluster:
     kept = [rank for rank in range(cluster.num_workers) if rank not in left_out]
     assert kept
     network, faults = cluster.network, cluster.faults
-    table = among(network.all_reduce_table, cluster.num_workers, len(kept))
+    table = rescale_all_reduce_table(network.all_reduce_table, cluster.num_workers, len(kept))
     return replace(
         cluster,
         nodes=tuple(cluster.nodes[rank] for rank in kept),
@@ -26,13 +26,13 @@ def without(cluster: Cluster, ranks: Collection[int]) -> Cluster:
     )
 
 
-def among(table: Sequence[tuple[int, float]], before: int, after: int) -> list[tuple[int, float]]:
-    """Convert the seconds of all-reduces among `before` workers to `after` workers, as for a ring: 2(N−1)(latency + n/(N · rate)).
+def rescale_all_reduce_table(table: Sequence[tuple[int, float]], num_before: int, num_after: int) -> list[tuple[int, float]]:
+    """Convert the seconds of all-reduces among `num_before` workers to `num_after` workers, as for a ring: 2(N−1)(latency + n/(N · rate)).
 
     The seconds of the smallest all-reduce count as latency. A table for one worker is kept, because nothing can be concluded from it.
     """
-    if before == 1 or before == after or not table:
+    if num_before == 1 or num_before == num_after or not table:
         return [(size, seconds) for size, seconds in table]
     latency = table[0][1]
-    more_steps, less_each = (after - 1) / (before - 1), before / after
+    more_steps, less_each = (num_after - 1) / (num_before - 1), num_before / num_after
     return [(size, more_steps * (latency + (seconds - latency) * less_each)) for size, seconds in table]

@@ -12,7 +12,7 @@ SLOW_RATE, LONG_SECONDS = 1000.0, 1.0
 
 def improbable(cluster: Cluster) -> str | None:
     """Describe the first value that almost certainly has the wrong unit; None if there is no such value."""
-    for what, value, unit in _described(cluster):
+    for what, value, unit in _described_values(cluster):
         if value < SLOW_RATE if unit == "bytes per second" else value > LONG_SECONDS:
             return (
                 f"{what} is {value:g} {unit}, which is probably a mistake: plain numbers are in seconds and bytes, and a unit may be "
@@ -21,7 +21,7 @@ def improbable(cluster: Cluster) -> str | None:
     return None
 
 
-def _described(cluster: Cluster) -> Iterator[tuple[str, float, str]]:
+def _described_values(cluster: Cluster) -> Iterator[tuple[str, float, str]]:
     """The name, value and unit of each time and rate of a cluster."""
     seconds, rate = "seconds", "bytes per second"
     yield "cluster.network.latency_seconds", cluster.network.latency_seconds, seconds

@@ -88,8 +88,8 @@ class NodeSpec:
 
     def update_seconds(self, *, local: bool) -> float:
         """The seconds of an optimizer step on the whole node: of a local step, or of one that makes a version."""
-        own = self.seconds_per_local_update if local else None
-        return self.seconds_per_update if own is None else own
+        local_seconds = self.seconds_per_local_update if local else None
+        return self.seconds_per_update if local_seconds is None else local_seconds
 
     @cached_property
     def on_its_share(self) -> NodeSpec:

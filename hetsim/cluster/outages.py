@@ -10,16 +10,16 @@ from hetsim.cluster.model import Cluster
 
 def outages(cluster: Cluster, rank: int, *, seed: int) -> Iterator[tuple[float, float]]:
     """(from, until) of each outage of a node, in seconds: the scheduled ones, then crashes drawn from its distribution."""
-    its = cluster.faults.nodes.get(rank)
-    if its is None:
+    node_outages = cluster.faults.nodes.get(rank)
+    if node_outages is None:
         return
-    if its.seconds_to_crash is None:
-        yield from its.scheduled
+    if node_outages.seconds_to_crash is None:
+        yield from node_outages.scheduled
         return
-    to_crash = its.seconds_to_crash.draws(seed, rank, OUTAGES, 0)
-    to_repair = its.seconds_to_repair.draws(seed, rank, OUTAGES, 1) if its.seconds_to_repair else None
-    now = its.scheduled[-1][1] if its.scheduled else 0.0
-    yield from its.scheduled
+    to_crash = node_outages.seconds_to_crash.draws(seed, rank, OUTAGES, 0)
+    to_repair = node_outages.seconds_to_repair.draws(seed, rank, OUTAGES, 1) if node_outages.seconds_to_repair else None
+    now = node_outages.scheduled[-1][1] if node_outages.scheduled else 0.0
+    yield from node_outages.scheduled
     while True:
         crash = now + next(to_crash)
         now = crash + next(to_repair) if to_repair else float("inf")

@@ -1,6 +1,6 @@
 """Quantities with units, such as `10 Gbit/s`, `200 ms` and `25.6 M`. The name of a key determines the kind of quantity.
 
-`in_si` converts them once, when a config is read. No other code handles units, and a run has one identity for all spellings. Plain
+`convert_to_si` converts them once, when a config is read. No other code handles units, and a run has one identity for all spellings. Plain
 numbers are in SI units.
 """
 
@@ -39,7 +39,7 @@ THROUGHPUT = re.compile(r"([0-9.]+)\s*(?:[a-z]+\s*)?(?:/|\bper\b)\s*s(?:ec|econd
 
 
 @dataclass(frozen=True, eq=False)
-class Kind:
+class QuantityKind:
     """A kind of quantity: its name in errors, and its units in SI units."""
 
     expected: str
@@ -48,12 +48,12 @@ class Kind:
 
     def read(self, key: str, text: str) -> float | int:
         """The number in SI units. Raises ValueError for an invalid text."""
-        found = TEXT.fullmatch(text.strip()) if len(text) <= MAX_LETTERS else None
-        factor = None if found is None else self._factor(found[2])
-        if found is None or factor is None:
-            hint = "" if len(text) > MAX_LETTERS else _hint(key, self, text.strip(), found)
+        match = TEXT.fullmatch(text.strip()) if len(text) <= MAX_LETTERS else None
+        factor = None if match is None else self._factor(match[2])
+        if match is None or factor is None:
+            hint = "" if len(text) > MAX_LETTERS else _hint(key, self, text.strip(), match)
             raise ValueError(f"{key} must be {self.expected}, not {checks.shown(text)}{hint}")
-        value = Fraction(found[1]) * factor
+        value = Fraction(match[1]) * factor
         if not self.whole:
             return float(value)
         if value.denominator > 1:
@@ -66,25 +66,25 @@ class Kind:
         return next((factor for name, factor in self.units.items() if name.lower() == unit.lower()), None)
 
 
-SECONDS = Kind("seconds, such as 200 ms or 5 min", TIMES)
-BYTES = Kind("bytes, such as 25 MB or 64 GiB", SIZES, whole=True)
-RATE = Kind(
+SECONDS = QuantityKind("seconds, such as 200 ms or 5 min", TIMES)
+BYTES = QuantityKind("bytes, such as 25 MB or 64 GiB", SIZES, whole=True)
+RATE = QuantityKind(
     "bytes per second, such as 1.25 GB/s or 10 Gbit/s",
     {
         **{f"{size}/s": factor for size, factor in SIZES.items()},
         **{f"{prefix}bps": Fraction(factor, 8) for prefix, factor in DECIMAL.items()},
     },
 )
-SECONDS_PER_BYTE = Kind(
+SECONDS_PER_BYTE = QuantityKind(
     "seconds per byte, such as 0.1 ns/B", {f"{time}/{size}": one / other for time, one in TIMES.items() for size, other in SIZES.items()}
 )
-COUNT = Kind(
+COUNT = QuantityKind(
     "a number, such as 60000, 25.6 M or 7 B",
     {name: Fraction(1000**power) for power, names in enumerate(("kK", "M", "BG", "T"), start=1) for name in names},
     whole=True,
 )
 
-KINDS: dict[re.Pattern[str], Kind] = {
+KINDS: dict[re.Pattern[str], QuantityKind] = {
     re.compile(rf"(?:.*[._])?(?:{names})"): kind
     for names, kind in (
         (
@@ -107,23 +107,23 @@ OPAQUE = (
 """Keys with values for torch or the user's code, which hetsim does not convert."""
 
 
-def _hint(key: str, kind: Kind, text: str, found: re.Match[str] | None) -> str:
+def _hint(key: str, kind: QuantityKind, text: str, match: re.Match[str] | None) -> str:
     """A correction for a refused text; an empty string if hetsim has none."""
-    if key.endswith("seconds_per_sample") and (rate := THROUGHPUT.fullmatch(text)) and not (found and found[2] in RATE.units):
-        return of_throughput(rate[1])
-    close = AMBIGUOUS.fullmatch(found[2]) if found and kind in (RATE, BYTES) else None
-    if found is None or close is None:
+    if key.endswith("seconds_per_sample") and (rate := THROUGHPUT.fullmatch(text)) and not (match and match[2] in RATE.units):
+        return throughput_hint(rate[1])
+    close = AMBIGUOUS.fullmatch(match[2]) if match and kind in (RATE, BYTES) else None
+    if match is None or close is None:
         return ""
     prefix, per_second = close[1].upper().replace("K", "k"), "/s" if kind is RATE else ""
-    bits, whole = (f"{found[1]} {prefix}{unit}{per_second}" for unit in ("bit", "B"))
-    if found[2].lower().endswith(("bit", "bit/s", "be")):
-        return f": write {bits}"
-    if found[2].removeprefix(close[1]).startswith("B"):
-        return f": write {whole}"
-    return f": b may be bits or bytes, so write {bits} or {whole}"
+    in_bits, in_bytes = (f"{match[1]} {prefix}{unit}{per_second}" for unit in ("bit", "B"))
+    if match[2].lower().endswith(("bit", "bit/s", "be")):
+        return f": write {in_bits}"
+    if match[2].removeprefix(close[1]).startswith("B"):
+        return f": write {in_bytes}"
+    return f": b may be bits or bytes, so write {in_bits} or {in_bytes}"
 
 
-def of_throughput(samples_per_second: Any) -> str:
+def throughput_hint(samples_per_second: Any) -> str:
     """': … samples/s are … ms' for a number or its text; an empty string for anything else."""
     try:
         number = float(samples_per_second)
@@ -132,54 +132,55 @@ def of_throughput(samples_per_second: Any) -> str:
         return ""
 
 
-def in_si(config: Any, key: str = "") -> Any:
+def convert_to_si(config: Any, key: str = "") -> Any:
     """A config with its quantities in SI units. Raises ValueError for a text that is no quantity of its key's kind."""
     if isinstance(config, Mapping):
         return {
-            name: value if name in OPAQUE else _of(f"{key}.{name}" if key else str(name), name, value) for name, value in config.items()
+            name: value if name in OPAQUE else _convert_entry(f"{key}.{name}" if key else str(name), name, value)
+            for name, value in config.items()
         }
     if isinstance(config, list | tuple):
-        return [in_si(value, f"{key}.{place}") for place, value in enumerate(config)]
+        return [convert_to_si(value, f"{key}.{place}") for place, value in enumerate(config)]
     return config
 
 
-def with_whole_numbers(config: Any) -> Any:
+def convert_whole_floats(config: Any) -> Any:
     """A config in which whole numbers are ints: 2.0 and 1e3 become 2 and 1000. Values for torch or the user's classes are unchanged."""
     if isinstance(config, Mapping):
         if not str(config.get("_target_", "hetsim.")).startswith("hetsim."):
             return config
-        return {name: value if name in OPAQUE else with_whole_numbers(value) for name, value in config.items()}
+        return {name: value if name in OPAQUE else convert_whole_floats(value) for name, value in config.items()}
     if isinstance(config, list | tuple):
-        return [with_whole_numbers(value) for value in config]
+        return [convert_whole_floats(value) for value in config]
     return int(config) if isinstance(config, float) and config.is_integer() and abs(config) <= checks.MOST else config
 
 
 @lru_cache(maxsize=10_000)
-def kind_of(key: str) -> Kind | None:
+def kind_of(key: str) -> QuantityKind | None:
     """The kind of quantity of a dotted key; None if the key has no kind."""
     return next((kind for names, kind in KINDS.items() if names.fullmatch(key)), None)
 
 
-def _of(key: str, name: Any, value: Any) -> Any:
+def _convert_entry(key: str, name: Any, value: Any) -> Any:
     if isinstance(value, str):
-        return _read(kind_of(key), key, value)
+        return _convert(kind_of(key), key, value)
     if isinstance(value, float) and value.is_integer() and kind_of(key) is COUNT:  # such as 1e4
         return int(value)
     if isinstance(value, Mapping) and "distribution" in value:
         kind = kind_of(key)
-        return {part: _read(kind if part in ("loc", "scale") else None, f"{key}.{part}", own) for part, own in value.items()}
+        return {part: _convert(kind if part in ("loc", "scale") else None, f"{key}.{part}", parameter) for part, parameter in value.items()}
     if name in COLUMNS and isinstance(value, list | tuple):
-        return [_row(f"{key}.{place}", row, COLUMNS[name]) for place, row in enumerate(value)]
-    return in_si(value, key)
+        return [_convert_row(f"{key}.{place}", row, COLUMNS[name]) for place, row in enumerate(value)]
+    return convert_to_si(value, key)
 
 
-def _row(key: str, row: Any, kinds: tuple[Kind, Kind]) -> Any:
+def _convert_row(key: str, row: Any, kinds: tuple[QuantityKind, QuantityKind]) -> Any:
     if not isinstance(row, list | tuple) or len(row) != len(kinds):
         return row
-    return [_read(kind, f"{key}.{place}", value) for place, (kind, value) in enumerate(zip(kinds, row, strict=True))]
+    return [_convert(kind, f"{key}.{place}", value) for place, (kind, value) in enumerate(zip(kinds, row, strict=True))]
 
 
-def _read(kind: Kind | None, key: str, value: Any) -> Any:
+def _convert(kind: QuantityKind | None, key: str, value: Any) -> Any:
     """A text as a number, if the key has a kind of quantity. References to other keys and missing values are unchanged."""
     is_quantity = kind is not None and isinstance(value, str) and "${" not in value and value != "???"
     return kind.read(key, value) if kind is not None and is_quantity else value

@@ -51,11 +51,11 @@ def _seeds(seed: int, first: int, purpose: int) -> NDArray[np.uint64]:
     hashed = _Hash(0x43B0D7E5, 0x931E8875)
     pool = [hashed(word) for word in entropy[:4]]
     for source in range(4):
-        for other in range(4):
-            if source != other:
-                pool[other] = _mixed(pool[other], hashed(pool[source]))
+        for target in range(4):
+            if source != target:
+                pool[target] = _mix(pool[target], hashed(pool[source]))
     for word in entropy[4:]:
-        pool = [_mixed(mine, hashed(word)) for mine in pool]
+        pool = [_mix(mine, hashed(word)) for mine in pool]
     hashed = _Hash(0x8B51F9DD, 0x58F38DED)
     states = [hashed(pool[place % 4]).astype(np.uint64) for place in range(8)]
     return np.stack([low | high << np.uint64(32) for low, high in zip(states[::2], states[1::2], strict=True)], axis=1)
@@ -76,11 +76,11 @@ class _Hash:
         self._constant, self._factor = constant, factor
 
     def __call__(self, word: Words) -> Words:
-        before, self._constant = self._constant, self._constant * self._factor & MASK
-        value: Words = (word ^ np.uint32(before)) * np.uint32(self._constant)
+        constant, self._constant = self._constant, self._constant * self._factor & MASK
+        value: Words = (word ^ np.uint32(constant)) * np.uint32(self._constant)
         return value ^ value >> np.uint32(16)
 
 
-def _mixed(one: Words, other: Words) -> Words:
-    value: Words = one * np.uint32(0xCA01F9DD) - other * np.uint32(0x4973F715)
+def _mix(a: Words, b: Words) -> Words:
+    value: Words = a * np.uint32(0xCA01F9DD) - b * np.uint32(0x4973F715)
     return value ^ value >> np.uint32(16)

@@ -46,7 +46,7 @@ class Calibration:
         methods.
         """
         tried = [math.log1p(error) for _, error in self.tried] or [math.log1p(self.error)]
-        variance = (KNOWN_RUNS * KNOWN_ERROR**2 + math.fsum(each**2 for each in tried)) / (KNOWN_RUNS + len(tried))
+        variance = (KNOWN_RUNS * KNOWN_ERROR**2 + math.fsum(log_ratio**2 for log_ratio in tried)) / (KNOWN_RUNS + len(tried))
         return math.exp(QUANTILES[min(len(tried), len(QUANTILES) - 1)] * math.sqrt(variance))
 
     @property
@@ -57,7 +57,7 @@ class Calibration:
         more = f" (and {len(self.doubts) - SHOWN} more)" if len(self.doubts) > SHOWN else ""
         return f"the calibration is not trustworthy: {'; '.join(self.doubts[:SHOWN])}{more}: calibrate again while no other program runs"
 
-    def elsewhere(self, *, workload: str | None, num_parameters: int, dtype: str, shares: Sequence[int]) -> str | None:
+    def workload_warning(self, *, workload: str | None, num_parameters: int, dtype: str, shares: Sequence[int]) -> str | None:
         """A warning if a run differs from what was measured. `workload` is None for a phantom, which stands for any workload."""
         shares = [share for share in shares if share] or self.samples
         return self._sentence(
@@ -67,7 +67,7 @@ class Calibration:
             (f"{self.samples[0]} to {self.samples[1]} samples a gradient", self._covers(shares), _range(shares)),
         )
 
-    def otherwise(self, *, torch: str, threads: int, device: str) -> str | None:
+    def process_warning(self, *, torch: str, threads: int, device: str) -> str | None:
         """A warning if real processes compute in another way than the measured processes."""
         return self._sentence(
             (f"PyTorch {self.torch}", torch == self.torch, torch),
@@ -83,12 +83,12 @@ class Calibration:
         others = [f"{measured} (here {here})" for measured, holds, here in properties if not holds]
         if not others:
             return None
-        return f"the cluster was calibrated with {_and(others)}, so its times may be wrong here: calibrate again with what you train"
+        return f"the cluster was calibrated with {_join(others)}, so its times may be wrong here: calibrate again with what you train"
 
 
 def _range(shares: Sequence[int]) -> str:
     return f"{min(shares)}" if min(shares) == max(shares) else f"{min(shares)} to {max(shares)}"
 
 
-def _and(parts: Sequence[str]) -> str:
-    return " and ".join([*([", ".join(parts[:-1])] if parts[1:] else []), parts[-1]])
+def _join(words: Sequence[str]) -> str:
+    return " and ".join([*([", ".join(words[:-1])] if words[1:] else []), words[-1]])

@@ -13,7 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from hetsim import checks
 from hetsim.cluster.parse.cluster import parse_cluster
-from hetsim.cluster.quantities import in_si, with_whole_numbers
+from hetsim.cluster.quantities import convert_to_si, convert_whole_floats
 from hetsim.config.cluster_names import name_of
 from hetsim.config.errors import sentence
 from hetsim.config.model_size import check_model
@@ -71,7 +71,7 @@ def build_experiment(config: DictConfig) -> tuple[Experiment, Backend]:
         checks.mapping(name, entries.get(name), optional=None)
     if entries.get("partition") is not None:
         checks.mapping("partition", entries["partition"], optional=None)
-    entries = resolved(with_names(with_whole_numbers(in_si(entries))))
+    entries = resolved(with_names(convert_whole_floats(convert_to_si(entries))))
     trust = check_trusted(entries.get("trust"))
     _check_targets(entries, trust)
     _check_rates(entries)

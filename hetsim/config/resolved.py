@@ -9,8 +9,8 @@ import contextlib
 from collections.abc import Mapping
 from typing import Any
 
-from hetsim.cluster.parse.network import default_sharing, spelled_out
-from hetsim.cluster.quantities import in_si
+from hetsim.cluster.parse.network import default_sharing, network_mapping
+from hetsim.cluster.quantities import convert_to_si
 from hetsim.config.model_size import with_model
 from hetsim.config.named_gpus import with_names
 from hetsim.trust.registry import current_name
@@ -25,7 +25,7 @@ def resolved(entries: Mapping[str, Any]) -> dict[str, Any]:
     What is no quantity stays as it is: the run reports it.
     """
     with contextlib.suppress(ValueError):
-        entries = in_si(entries)
+        entries = convert_to_si(entries)
     with contextlib.suppress(ValueError):
         entries = with_names(entries)
     entries = with_model(entries)
@@ -50,7 +50,7 @@ def resolved(entries: Mapping[str, Any]) -> dict[str, Any]:
 
 def with_sharing(network: Any) -> Any:
     """A network with an explicit `sharing` of network cards. A run from before this key is another run."""
-    network = spelled_out(network)
+    network = network_mapping(network)
     if not isinstance(network, Mapping) or network.get("sharing") is not None:
         return network
     return {**network, "sharing": default_sharing(network)}

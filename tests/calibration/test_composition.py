@@ -75,7 +75,7 @@ def test_it_says_of_what_it_is_composed_and_the_error_of_each_nodes_gradients() 
     assert calibration.composed == ("2 × fast", "slow")
     assert calibration.error == pytest.approx((4 * 0.01 + 0.06) / 5)
     assert calibration.samples == (8, 32)
-    assert "2.15.0 and 2.14 (here 2.15.0)" in str(calibration.otherwise(torch="2.15.0", threads=1, device="cpu"))
+    assert "2.15.0 and 2.14 (here 2.15.0)" in str(calibration.process_warning(torch="2.15.0", threads=1, device="cpu"))
 
 
 def test_nodes_of_two_devices_say_theirs() -> None:

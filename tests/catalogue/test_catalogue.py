@@ -13,7 +13,7 @@ from hetsim.catalogue import curves
 from hetsim.catalogue.estimates import Law
 from hetsim.catalogue.tables import Catalogue, Gpu, Model, Row, Source, shipped
 from hetsim.catalogue.times import Choice
-from hetsim.cluster.compute_times import interpolated
+from hetsim.cluster.compute_times import interpolate
 
 SOURCE = Source("lab", "lab", "a lab", "https://example.org", "1", "2026", "MIT", "by hand")
 
@@ -89,7 +89,7 @@ def test_larger_batches_of_larger_gpus_hide_nothing_of_their_speed() -> None:
     alone = tuple(row for row in rows if row.model != "m5" or row.gpu == "g1")
     fast, slow = Choice(replace(whole, rows=alone)).times(["g8", "g2"], "m5")
 
-    assert interpolated(slow.table, 40) / interpolated(fast.table, 40) == pytest.approx(4, rel=0.02)
+    assert interpolate(slow.table, 40) / interpolate(fast.table, 40) == pytest.approx(4, rel=0.02)
 
 
 def test_leaving_out_is_fitting_without() -> None:

@@ -29,7 +29,7 @@ Step = tuple[Messages, float]
 def jitters(cluster: Cluster, num: int, *number: int) -> Any:
     """The numbers that a collective of this number draws, for as many messages; of seed 0."""
     assert cluster.network.jitter_seconds is not None
-    return cluster.network.jitter_seconds.drawn(np.random.default_rng((0, COLLECTIVES, *number)), num)
+    return cluster.network.jitter_seconds.draw(np.random.default_rng((0, COLLECTIVES, *number)), num)
 
 
 @pytest.mark.parametrize("num", [2, 3, 4, 9])

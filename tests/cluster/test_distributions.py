@@ -89,7 +89,7 @@ def test_how_many_numbers_are_drawn_at_a_time_changes_none(name: str, monkeypatc
         streams.append(list(islice(law.draws(3, 1, 4), 300)))
 
     assert streams == [streams[0]] * 4
-    assert law.some(300, 3, 1, 4) == streams[0]
+    assert law.sample(300, 3, 1, 4) == streams[0]
     assert len(set(streams[0])) == 300
 
 

@@ -30,7 +30,7 @@ def law(tmp_path: Path) -> dict[str, Any]:
 
 def test_each_measured_number_is_drawn_as_often_as_any_other(law: dict[str, Any]) -> None:
     """Divided by their mean, which is 1 then, whatever their unit was."""
-    drawn = parse_distribution("noise", law).some(30_000, 0)
+    drawn = parse_distribution("noise", law).sample(30_000, 0)
     counts = Counter(drawn)
 
     assert set(counts) == {0.5, 2.0}
@@ -39,7 +39,7 @@ def test_each_measured_number_is_drawn_as_often_as_any_other(law: dict[str, Any]
 
 
 def test_it_is_stretched_and_shifted_as_other_laws_are(law: dict[str, Any]) -> None:
-    plain, moved = (parse_distribution("noise", {**law, **more}).some(50, 3) for more in ({}, {"loc": 1, "scale": 0.1}))
+    plain, moved = (parse_distribution("noise", {**law, **more}).sample(50, 3) for more in ({}, {"loc": 1, "scale": 0.1}))
 
     assert moved == pytest.approx([1 + 0.1 * factor for factor in plain])
 

@@ -10,7 +10,7 @@ import pytest
 from cluster_runs import built, timed, world
 from worlds import node
 
-from hetsim.cluster.fewer import among, without
+from hetsim.cluster.fewer import rescale_all_reduce_table, without
 from hetsim.cluster.parse.cluster import parse_cluster
 
 NOISE = {"distribution": "lognorm", "s": 0.2}
@@ -43,9 +43,9 @@ def test_measured_all_reduces_become_those_of_a_smaller_ring() -> None:
     """2(N−1)(latency + n/(N · rate)): from four workers to two, a third of the steps, each of twice the bytes."""
     latency, rate = 1e-4, 1e8
     ring = {num: [(size, 2 * (num - 1) * (latency + size / (num * rate))) for size in (0, 1000, 10**6)] for num in (2, 4)}
-    assert [point[1] for point in among(ring[4], 4, 2)] == pytest.approx([point[1] for point in ring[2]])
-    assert among(ring[4], 4, 4) == ring[4]
-    assert among([], 4, 2) == []
+    assert [point[1] for point in rescale_all_reduce_table(ring[4], 4, 2)] == pytest.approx([point[1] for point in ring[2]])
+    assert rescale_all_reduce_table(ring[4], 4, 4) == ring[4]
+    assert rescale_all_reduce_table([], 4, 2) == []
 
 
 def test_what_they_cost_together() -> None:

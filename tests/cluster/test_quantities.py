@@ -11,7 +11,7 @@ from worlds import node
 
 from hetsim.cluster.improbable import improbable
 from hetsim.cluster.parse.cluster import parse_cluster
-from hetsim.cluster.quantities import BYTES, COUNT, KINDS, RATE, SECONDS, SECONDS_PER_BYTE, in_si, kind_of
+from hetsim.cluster.quantities import BYTES, COUNT, KINDS, RATE, SECONDS, SECONDS_PER_BYTE, convert_to_si, kind_of
 from hetsim.config.compose import composed
 from hetsim.config.resolved import resolved
 from hetsim.config.written_config import entries_of, identity
@@ -62,8 +62,8 @@ def test_a_quantity_is_the_number_in_si_units(key: str, text: str) -> None:
     group, _, rest = key.partition(".")
     value = READ[key][text]
 
-    assert in_si({group: {rest: text}}) == {group: {rest: value}}
-    assert type(in_si({key: text})[key]) is type(value)
+    assert convert_to_si({group: {rest: text}}) == {group: {rest: value}}
+    assert type(convert_to_si({key: text})[key]) is type(value)
 
 
 REFUSED = {
@@ -94,7 +94,7 @@ BAD = (
 def test_a_text_that_is_no_quantity_is_refused_with_the_unit_that_is_expected(key: str, expected: str, text: str) -> None:
     """A lower-case b is nobody's byte for sure, and nobody's bit."""
     with pytest.raises(ValueError, match="must be") as refused:
-        in_si({key: text.replace("${", "")})
+        convert_to_si({key: text.replace("${", "")})
 
     assert str(refused.value).startswith(f"{key} must be {expected}, not ")
     assert len(str(refused.value)) < 400
@@ -121,7 +121,7 @@ HINTS = {
 @pytest.mark.parametrize(("key", "text"), HINTS)
 def test_a_text_that_resembles_a_quantity_is_refused_with_what_to_type(key: str, text: str) -> None:
     with pytest.raises(ValueError, match="must be") as refused:
-        in_si({key: text})
+        convert_to_si({key: text})
 
     assert str(refused.value).endswith(HINTS[key, text])
     assert len(str(refused.value).split()) <= 30
@@ -139,7 +139,7 @@ def test_a_quantity_of_another_kind_is_refused(own: Any, other: Any) -> None:
 
 def test_half_a_parameter_is_none() -> None:
     with pytest.raises(ValueError, match=r"workload.num_parameters must be a whole number, and 1\.00005 k is 1000\.05"):
-        in_si({"workload": {"num_parameters": "1.00005 k"}})
+        convert_to_si({"workload": {"num_parameters": "1.00005 k"}})
 
 
 def test_keys_hold_what_their_names_say() -> None:
@@ -180,11 +180,11 @@ def test_units_are_read_in_distributions_and_tables_and_nowhere_in_what_is_not_h
         "budget": {"seconds": "???"},
     }
 
-    assert in_si({"all_reduce_table": table["all_reduce_table"]}) == {"all_reduce_table": [[1_000_000, 0.002], [2_000_000, 0.003]]}
-    assert in_si(drawn) == {**drawn, "jitter_seconds": {"distribution": "expon", "scale": 5e-6}}
-    assert in_si(opaque) == opaque
+    assert convert_to_si({"all_reduce_table": table["all_reduce_table"]}) == {"all_reduce_table": [[1_000_000, 0.002], [2_000_000, 0.003]]}
+    assert convert_to_si(drawn) == {**drawn, "jitter_seconds": {"distribution": "expon", "scale": 5e-6}}
+    assert convert_to_si(opaque) == opaque
     with pytest.raises(ValueError, match=r"table\.0\.0 must be a number, such as"):
-        in_si(table)
+        convert_to_si(table)
 
 
 def test_a_cluster_with_units_is_the_cluster_in_si_units() -> None:

@@ -162,7 +162,7 @@ def test_stretched_work_is_the_integral_of_the_rate(
     trace: tuple[tuple[float, float], ...], spells: bool, seed: int, start: float, work: float
 ):
     """∫ 1/factor over the time that work takes is the work, exactly but for the rounding of the sums."""
-    took = sped(trace=trace, spells=spells, seed=seed).stretched(work, start)
+    took = sped(trace=trace, spells=spells, seed=seed).stretch(work, start)
 
     done = integral(pieces_of(trace, spells=spells, seed=seed, until=start + took + 1), start, start + took)
     assert float(done) == pytest.approx(work, rel=1e-12, abs=1e-12)
@@ -172,11 +172,11 @@ def test_stretched_work_is_the_integral_of_the_rate(
 def test_who_begins_later_ends_no_earlier(trace: tuple[tuple[float, float], ...], seed: int, starts: list[float], work: float):
     """The end does not go back as the start goes on, whichever order they are asked in; and no work takes less than no time."""
     slowdown = sped(trace=trace, spells=True, seed=seed)
-    ends = {start: start + slowdown.stretched(work, start) for start in starts}
+    ends = {start: start + slowdown.stretch(work, start) for start in starts}
 
     for before, behind in pairwise(sorted(starts)):
         assert before <= ends[before] <= ends[behind] + 1e-9
-    assert all(slowdown.stretched(0.0, start) == 0.0 for start in starts)
+    assert all(slowdown.stretch(0.0, start) == 0.0 for start in starts)
 
 
 @given(trace=TRACES, seed=st.integers(0, 99), start=SECONDS, parts=st.lists(SECONDS, min_size=2, max_size=5))
@@ -184,9 +184,9 @@ def test_work_in_parts_ends_when_it_would_in_one_piece(trace: tuple[tuple[float,
     """No work is lost or done twice where one part ends and the next begins."""
     slowdown, now = sped(trace=trace, spells=True, seed=seed), start
     for work in parts:
-        now += slowdown.stretched(work, now)
+        now += slowdown.stretch(work, now)
 
-    assert now == pytest.approx(start + slowdown.stretched(sum(parts), start), rel=1e-12)
+    assert now == pytest.approx(start + slowdown.stretch(sum(parts), start), rel=1e-12)
 
 
 def test_spells_by_exponential_laws_are_slow_for_their_part_of_the_time():

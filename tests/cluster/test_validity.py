@@ -154,7 +154,7 @@ def test_real_processes_are_compared_with_those_that_were_measured() -> None:
     assert calibration_warnings(experiment("workload=digits", "method=ssgd")) == []
     on_gpu = parse_cluster(described(device="cuda:1")).calibrated
     assert on_gpu is not None
-    assert on_gpu.otherwise(torch=HELD["torch"], threads=1, device="cuda") is None  # which of several is the launcher's choice
+    assert on_gpu.process_warning(torch=HELD["torch"], threads=1, device="cuda") is None  # which of several is the launcher's choice
 
 
 @pytest.mark.parametrize(

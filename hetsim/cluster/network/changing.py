@@ -47,7 +47,7 @@ def _until(period_seconds: float | None) -> float:
 
 
 def _mean(distribution: Distribution) -> float:
-    return float(distribution.drawn(np.random.default_rng(0), 1000).mean())
+    return float(distribution.draw(np.random.default_rng(0), 1000).mean())
 
 
 def slowdown_of(cluster: Cluster, link: tuple[str, int | str]) -> LinkSlowdown | None:

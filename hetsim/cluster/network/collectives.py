@@ -17,10 +17,10 @@ from typing import TypeVar
 
 import numpy as np
 
-from hetsim.cluster.compute_times import interpolated
+from hetsim.cluster.compute_times import interpolate
 from hetsim.cluster.model import Cluster, NodeSpec, has_links
 from hetsim.cluster.network.changing import changes, slowdown_of
-from hetsim.cluster.network.lateness import Lateness
+from hetsim.cluster.network.lateness import CollectiveLateness
 from hetsim.cluster.network.link_slowdown import Way, way_seconds
 from hetsim.cluster.network.racks import Rack
 
@@ -28,14 +28,14 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Step:
+class CollectiveStep:
     """The distinct (latency in seconds, bytes per second) of a step's messages, and the messages' ways if links change over time."""
 
     messages: frozenset[tuple[float, float]] = frozenset()
     ways: frozenset[Way] = frozenset()
 
 
-Phase = tuple[tuple[int, Step, int], ...]
+Phase = tuple[tuple[int, CollectiveStep, int], ...]
 """Simultaneous sequences of equal steps, each as (number of steps, step, parts): a message contains 1/parts of the vector."""
 
 
@@ -46,7 +46,7 @@ class Collectives:
         self.cluster = cluster
         self.members = tuple(range(cluster.num_workers)) if members is None else tuple(members)
         self.seed = seed
-        self._known: dict[float, float] = {}
+        self._cached_seconds: dict[float, float] = {}
 
     def all_reduce_seconds(self, nbytes: int, number: Sequence[int] = (), begins: float = 0.0) -> float:
         """Seconds of the network's all-reduce of a vector of `nbytes` bytes; zero for one participant.
@@ -56,23 +56,23 @@ class Collectives:
         """
         network = self.cluster.network
         if self._changes and len(self.members) > 1:
-            self._known[nbytes] = self._walked(ALGORITHMS[network.all_reduce][2](self), nbytes, begins)
-        elif nbytes not in self._known:
+            self._cached_seconds[nbytes] = self._changing_seconds(ALGORITHMS[network.all_reduce][2](self), nbytes, begins)
+        elif nbytes not in self._cached_seconds:
             if network.all_reduce_table:
-                self._known[nbytes] = interpolated(network.all_reduce_table, nbytes)
+                self._cached_seconds[nbytes] = interpolate(network.all_reduce_table, nbytes)
             else:
-                self._known[nbytes] = ALGORITHMS[network.all_reduce][0](self, nbytes) if len(self.members) > 1 else 0.0
+                self._cached_seconds[nbytes] = ALGORITHMS[network.all_reduce][0](self, nbytes) if len(self.members) > 1 else 0.0
         late = self._lateness(number)
         if late is None:
-            return self._known[nbytes]
+            return self._cached_seconds[nbytes]
         ALGORITHMS[network.all_reduce][1](self, nbytes, late)
-        return self._known[nbytes] + late.last
+        return self._cached_seconds[nbytes] + late.last
 
     def gather_seconds(self, number: Sequence[int] = (), begins: float = 0.0, *, nbytes: int = 8) -> float:
         """Seconds of an all-gather of `nbytes` bytes from each rank, such as a number: N−1 steps around the ring."""
         num_steps = len(self.members) - 1
         if self._changes:
-            seconds = self._walked([((num_steps, self._ring, 1),)], nbytes, begins)
+            seconds = self._changing_seconds([((num_steps, self._ring, 1),)], nbytes, begins)
         else:
             seconds = num_steps * (self._number if nbytes == 8 else self._seconds(self._ring, nbytes))
         late = self._lateness(number)
@@ -82,23 +82,23 @@ class Collectives:
         return seconds + late.last
 
     @staticmethod
-    def _walked(phases: Iterable[Phase], nbytes: float, begins: float) -> float:
+    def _changing_seconds(phases: Iterable[Phase], nbytes: float, begins: float) -> float:
         """Seconds of phases over links that change. Each step begins when the previous step is complete."""
         now = begins
         for phase in phases:
             ends = [now]
-            for num_steps, step, parts in phase:
+            for num_steps, step, num_parts in phase:
                 end = now
                 for _ in range(num_steps):
-                    end += max((way_seconds(way, nbytes / parts, end) for way in step.ways), default=0.0)
+                    end += max((way_seconds(way, nbytes / num_parts, end) for way in step.ways), default=0.0)
                 ends.append(end)
             now = max(ends)
         return now - begins
 
-    def _lateness(self, number: Sequence[int]) -> Lateness | None:
+    def _lateness(self, number: Sequence[int]) -> CollectiveLateness | None:
         jitter = self.cluster.network.jitter_seconds
         num = len(self.members)
-        return None if jitter is None or num == 1 else Lateness(num, jitter, (self.seed, *number))
+        return None if jitter is None or num == 1 else CollectiveLateness(num, jitter, (self.seed, *number))
 
     def ring(self, nbytes: int) -> float:
         """2(N−1) steps. In each step, every rank sends 1/N of the vector to the next rank."""
@@ -110,7 +110,7 @@ class Collectives:
         num = len(self.members)
         return [((2 * (num - 1), self._ring, num),)]
 
-    def late_ring(self, nbytes: int, late: Lateness) -> None:
+    def late_ring(self, nbytes: int, late: CollectiveLateness) -> None:
         """Add the lateness of each rank at the end of a ring."""
         num = len(self.members)
         late.ring(2 * (num - 1), self._latency(self._ring, nbytes, num))
@@ -133,7 +133,7 @@ class Collectives:
         halving: list[Phase] = [((1, step, 2**power),) for power, step in enumerate(exchanges, start=1)]
         return [((1, there, 1),), *halving, *reversed(halving), ((1, back, 1),)]
 
-    def late_halving_doubling(self, nbytes: int, late: Lateness) -> None:
+    def late_halving_doubling(self, nbytes: int, late: CollectiveLateness) -> None:
         """Add the lateness of each rank at the end. Each of the N − P other ranks is as late as the sum that it receives."""
         exchanges, _, back = self._exchanges
         core = np.arange(2 ** len(exchanges))
@@ -163,7 +163,7 @@ class Collectives:
         inside: Phase = tuple((num - 1, step, num) for num, step in within)
         return [inside, ((2 * (num_racks - 1), among, num_racks * num_rings),), inside]
 
-    def late_two_level(self, nbytes: int, late: Lateness) -> None:
+    def late_two_level(self, nbytes: int, late: CollectiveLateness) -> None:
         """Add the lateness of each rank at the end.
 
         A rank of a faster rack can make up lateness before its ring among the racks. In a rack with more nodes than rings, all ranks wait
@@ -177,7 +177,7 @@ class Collectives:
 
         def around_racks() -> None:
             for place, rack in enumerate(racks):
-                num, step = len(rack), steps.get(place, Step())
+                num, step = len(rack), steps.get(place, CollectiveStep())
                 late.ring(num - 1, self._latency(step, nbytes, num), rack)
                 late.wait(rack, inside - (num - 1) * self._seconds(step, nbytes, num))
                 if num > num_rings:
@@ -193,30 +193,30 @@ class Collectives:
         around_racks()
 
     @staticmethod
-    def _seconds(step: Step, nbytes: float, parts: int = 1) -> float:
-        """Seconds of a step in which every message has `nbytes` / `parts` bytes."""
-        return max((latency + nbytes / (parts * rate) for latency, rate in step.messages), default=0.0)
+    def _seconds(step: CollectiveStep, nbytes: float, num_parts: int = 1) -> float:
+        """Seconds of a step in which every message has `nbytes` / `num_parts` bytes."""
+        return max((latency + nbytes / (num_parts * rate) for latency, rate in step.messages), default=0.0)
 
     @staticmethod
-    def _latency(step: Step, nbytes: float, parts: int = 1) -> float:
+    def _latency(step: CollectiveStep, nbytes: float, num_parts: int = 1) -> float:
         """The latency of the slowest message of a step. A rank that has sent waits up to this long for the other message."""
-        return max(((latency + nbytes / (parts * rate), latency) for latency, rate in step.messages), default=(0.0, 0.0))[1]
+        return max(((latency + nbytes / (num_parts * rate), latency) for latency, rate in step.messages), default=(0.0, 0.0))[1]
 
-    def _step(self, messages: Iterable[tuple[int, int]]) -> Step:
+    def _step(self, messages: Iterable[tuple[int, int]]) -> CollectiveStep:
         """The step in which these (sender, receiver) pairs send at once."""
         cluster = self.cluster
         if self._alike:
-            one = (cluster.network.latency_seconds, cluster.network.bytes_per_second)
-            return Step(frozenset([one] if any(True for _ in messages) else []))
+            message = (cluster.network.latency_seconds, cluster.network.bytes_per_second)
+            return CollectiveStep(frozenset([message] if any(True for _ in messages) else []))
         paths = [cluster.path(sender, receiver) for sender, receiver in messages]
         crossing = Counter(link for path in paths for link in path.links)
         rates = {link: cluster.capacity(link) / count for link, count in crossing.items()}
         sent = frozenset((path.latency_seconds, min([path.bytes_per_second, *(rates[link] for link in path.links)])) for path in paths)
         if not self._changes:
-            return Step(sent)
+            return CollectiveStep(sent)
         shares = {link: (rate, slowdown_of(cluster, link)) for link, rate in rates.items()}
         ways = ((path.latency_seconds, path.bytes_per_second, tuple(shares[link] for link in path.links)) for path in paths)
-        return Step(sent, frozenset(ways))
+        return CollectiveStep(sent, frozenset(ways))
 
     @cached_property
     def _changes(self) -> bool:
@@ -233,7 +233,7 @@ class Collectives:
         return not (self._changes or has_links(ends) or shared_cards or cluster.network.between or any(end.latency_seconds for end in ends))
 
     @cached_property
-    def _ring(self) -> Step:
+    def _ring(self) -> CollectiveStep:
         return self._step(_around(self.members))
 
     @cached_property
@@ -242,7 +242,7 @@ class Collectives:
         return self._seconds(self._ring, 8)
 
     @cached_property
-    def _exchanges(self) -> tuple[list[Step], Step, Step]:
+    def _exchanges(self) -> tuple[list[CollectiveStep], CollectiveStep, CollectiveStep]:
         """The step for each power of two, and the steps in which the remaining ranks send their vectors and receive the sum."""
         power = len(self.members).bit_length() - 1
         core = self.members[: 2**power]
@@ -258,16 +258,17 @@ class Collectives:
         return list(racks.values())
 
     @cached_property
-    def _racks(self) -> tuple[list[tuple[int, Step]], int, Step]:
+    def _racks(self) -> tuple[list[tuple[int, CollectiveStep]], int, CollectiveStep]:
         """Each rack's size and step, the number of rings among the racks, and their step."""
         racks = self._by_rack
         within = [(len(rack), self._step(_around(rack))) for rack in racks if len(rack) > 1]
         num_rings = min(map(len, racks))
-        among = self._step((one[k], other[k]) for one, other in _around(racks) for k in range(num_rings)) if len(racks) > 1 else Step()
+        neighbours = [(rack[k], following[k]) for rack, following in _around(racks) for k in range(num_rings)]
+        among = self._step(neighbours)
         return within, num_rings, among
 
 
-Late = Callable[[Collectives, int, Lateness], None]
+Late = Callable[[Collectives, int, CollectiveLateness], None]
 ALGORITHMS: dict[str, tuple[Callable[[Collectives, int], float], Late, Callable[[Collectives], list[Phase]]]] = {
     "ring": (Collectives.ring, Collectives.late_ring, Collectives.phases_of_ring),
     "halving_doubling": (Collectives.halving_doubling, Collectives.late_halving_doubling, Collectives.phases_of_halving_doubling),

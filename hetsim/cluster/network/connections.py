@@ -13,7 +13,7 @@ from hetsim.cluster.network.link_slowdown import LinkSlowdown
 
 
 @dataclass(eq=False, slots=True)
-class Link:
+class ClusterLink:
     """A link of the cluster, for `max_min_fair`. If it has a slowdown, the caller sets the present rate."""
 
     bytes_per_second: float
@@ -29,7 +29,7 @@ class Link:
 class Connection:
     """A connection from one rank to another. It transfers its messages one by one. The first message is a flow for `max_min_fair`."""
 
-    links: tuple[Link, ...]
+    links: tuple[ClusterLink, ...]
     bytes_per_second: float
     weight: float = 1.0
 
@@ -39,12 +39,12 @@ class Connection:
         return self.bytes_per_second / self.weight
 
 
-def connection_of(cluster: Cluster, sender: int, receiver: int, links: dict[tuple[str, int | str], Link]) -> Connection:
+def connection_of(cluster: Cluster, sender: int, receiver: int, links: dict[tuple[str, int | str], ClusterLink]) -> Connection:
     """The connection between two ranks over these links. Links that are not in `links` yet are added."""
     path = cluster.path(sender, receiver)
     for link in path.links:
         if link not in links:
-            links[link] = Link(cluster.capacity(link), slowdown_of(cluster, link), cluster.capacity(link))
+            links[link] = ClusterLink(cluster.capacity(link), slowdown_of(cluster, link), cluster.capacity(link))
     crossed = tuple(links[link] for link in path.links)
     return Connection(crossed, path.bytes_per_second)
 
@@ -55,10 +55,10 @@ def described_rates(cluster: Cluster, ways: Sequence[tuple[int, int]]) -> list[f
     They share only described links, because the bandwidth of a network card is unknown before it is measured.
     """
     cluster = replace(cluster, network=replace(cluster.network, sharing="none"))
-    links: dict[tuple[str, int | str], Link] = {}
+    links: dict[tuple[str, int | str], ClusterLink] = {}
     connections = [connection_of(cluster, *way, links) for way in ways]
     rates = fair_rates(connections)
-    return [rates[each] for each in connections]
+    return [rates[connection] for connection in connections]
 
 
 def fair_rates(flowing: list[Connection]) -> dict[Connection, float]:

@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import Any, Protocol, TypeVar
 
 
-class Link(Protocol):
+class SharedLink(Protocol):
     """A link that `groups` of flows cross. `max_min_fair` writes the other attributes.
 
     `left` is the capacity not assigned yet. `open` is the total weight of the flows without a rate. `waiting` is the number of their
@@ -27,7 +27,7 @@ class Link(Protocol):
         """The groups of flows that cross the link."""
 
 
-class Group(Protocol):
+class FlowGroup(Protocol):
     """Flows that cross the same links, with their total weight and the cap of each flow."""
 
     weight: float
@@ -41,11 +41,11 @@ class Group(Protocol):
         """The links that the flows cross."""
 
 
-G = TypeVar("G", bound=Group)
-L = TypeVar("L", bound=Link)
+G = TypeVar("G", bound=FlowGroup)
+L = TypeVar("L", bound=SharedLink)
 
 
-def connected(group: G) -> tuple[list[G], list[Any]]:
+def connected_groups(group: G) -> tuple[list[G], list[Any]]:
     """The groups whose rates depend on this group's rate, including this group, and all links that they cross."""
     groups, links = {group: None}, dict.fromkeys(group.links)
     fresh = list(links)

@@ -20,7 +20,7 @@ MAX_DRAWN_AT_ONCE = 2**16
 """The maximum number of random numbers in memory. All steps of a ring of 10,000 nodes would need too many."""
 
 
-class Lateness:
+class CollectiveLateness:
     """The lateness of each participant of one collective. All begin at the same moment. `stream` determines the jitters."""
 
     def __init__(self, num: int, jitter: Distribution, stream: Sequence[int]) -> None:
@@ -68,4 +68,4 @@ class Lateness:
         at_once = max(1, MAX_DRAWN_AT_ONCE // max(1, num))
         for done in range(0, num_steps, at_once):
             rows = min(at_once, num_steps - done)
-            yield from self._jitter.drawn(self._rng, rows * num).reshape(rows, num)
+            yield from self._jitter.draw(self._rng, rows * num).reshape(rows, num)

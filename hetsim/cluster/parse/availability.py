@@ -23,7 +23,7 @@ Interval = tuple[float, float]
 """The start and the end, in seconds."""
 
 
-def absences(key: str, value: Any, num_nodes: int) -> dict[int, list[Interval]]:
+def read_absences(key: str, value: Any, num_nodes: int) -> dict[int, list[Interval]]:
     """When each node is absent, from a file. Raises ValueError if the file is invalid."""
     if not isinstance(value, str):
         raise ValueError(f"{key} must be the name of a file, .json or .csv, not {checks.shown(value)}")
@@ -33,32 +33,32 @@ def absences(key: str, value: Any, num_nodes: int) -> dict[int, list[Interval]]:
         if len(read) > MAX_BYTES:
             raise ValueError(f"it has over {MAX_BYTES} bytes")
         text = read.decode("utf-8-sig")
-        present = _counts(text, num_nodes) if value.endswith(".json") else _pairs(text, num_nodes)
+        present = _read_counts(text, num_nodes) if value.endswith(".json") else _read_pairs(text, num_nodes)
     except (OSError, ValueError, csv.Error, RecursionError) as error:
-        known = isinstance(error, ValueError) and not isinstance(error, json.JSONDecodeError | UnicodeDecodeError)
-        reason = error.strerror if isinstance(error, OSError) else error if known else "it cannot be parsed"
+        explained = isinstance(error, ValueError) and not isinstance(error, json.JSONDecodeError | UnicodeDecodeError)
+        reason = error.strerror if isinstance(error, OSError) else error if explained else "it cannot be parsed"
         raise ValueError(
             f"{key}={value} cannot be read ({reason}): give a .json file such as {EXAMPLE}, or a .csv file with the columns node,start,stop"
         ) from None
-    return {rank: gaps for rank, intervals in present.items() if (gaps := [*_between(intervals)])}
+    return {rank: gaps for rank, intervals in present.items() if (gaps := [*_gaps(intervals)])}
 
 
-def _counts(text: str, num_nodes: int) -> dict[int, list[Interval]]:
+def _read_counts(text: str, num_nodes: int) -> dict[int, list[Interval]]:
     """When each node is present, from counts. The lowest ranks are present. The last count holds to the end."""
-    found = json.loads(text)
-    metadata = found.get("metadata") if isinstance(found, Mapping) else None
+    content = json.loads(text)
+    metadata = content.get("metadata") if isinstance(content, Mapping) else None
     gap: Any = metadata.get("gap_seconds") if isinstance(metadata, Mapping) else None
-    counts: Any = found.get("data") if isinstance(found, Mapping) else None
+    counts: Any = content.get("data") if isinstance(content, Mapping) else None
     if not isinstance(counts, list) or not counts or not all(type(count) is int and count >= 0 for count in counts):
         raise ValueError("its data is not a list of numbers of nodes")
     if type(gap) not in (int, float) or not checks.MIN_SECONDS <= gap <= checks.MAX_SECONDS / len(counts):
         raise ValueError("its metadata.gap_seconds is not a number of seconds")
     if max(counts) > num_nodes:
         raise ValueError(f"it counts more nodes than the {num_nodes} of this cluster")
-    return {rank: [*_present(rank, counts, gap)] for rank in range(num_nodes)}
+    return {rank: [*_present_intervals(rank, counts, gap)] for rank in range(num_nodes)}
 
 
-def _present(rank: int, counts: Sequence[int], gap: float) -> Iterator[Interval]:
+def _present_intervals(rank: int, counts: Sequence[int], gap: float) -> Iterator[Interval]:
     place = 0
     for there, group in groupby(count > rank for count in counts):
         begin, place = place, place + len([*group])
@@ -66,7 +66,7 @@ def _present(rank: int, counts: Sequence[int], gap: float) -> Iterator[Interval]
             yield begin * gap, math.inf if place == len(counts) else place * gap
 
 
-def _pairs(text: str, num_nodes: int) -> dict[int, list[Interval]]:
+def _read_pairs(text: str, num_nodes: int) -> dict[int, list[Interval]]:
     """When each named node is present. The earliest start becomes second 0. A row without a stop lasts to the end."""
     head, *rows = [*csv.reader(text.splitlines())] or [[]]
     if [name.strip() for name in head] != COLUMNS:
@@ -93,7 +93,7 @@ def _pairs(text: str, num_nodes: int) -> dict[int, list[Interval]]:
     return by_node
 
 
-def _between(intervals: Iterable[Interval]) -> Iterator[Interval]:
+def _gaps(intervals: Iterable[Interval]) -> Iterator[Interval]:
     """The times between these intervals, which are in order and may touch or overlap. Empty times are left out."""
     until = 0.0
     for start, stop in intervals:

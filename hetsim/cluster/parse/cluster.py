@@ -12,14 +12,14 @@ from hetsim.cluster.fewer import without
 from hetsim.cluster.model import Cluster, NodeSpec, Server
 from hetsim.cluster.network.changing import changes
 from hetsim.cluster.network.racks import Rack
-from hetsim.cluster.parse.faults import _faults, with_pauses
-from hetsim.cluster.parse.hosts import _hosts
-from hetsim.cluster.parse.machines import described
-from hetsim.cluster.parse.network import _between, _network, _racks, _server, spelled_out
-from hetsim.cluster.parse.nodes import _nodes, _with
-from hetsim.cluster.parse.validity import _calibrated
-from hetsim.cluster.parse.values import LINKS, _list, _number
-from hetsim.cluster.quantities import in_si
+from hetsim.cluster.parse.faults import parse_faults, with_pauses
+from hetsim.cluster.parse.hosts import parse_hosts
+from hetsim.cluster.parse.machines import translate_machines
+from hetsim.cluster.parse.network import network_mapping, parse_between, parse_network, parse_racks, parse_server
+from hetsim.cluster.parse.nodes import parse_nodes, replace_numbers
+from hetsim.cluster.parse.validity import parse_calibration
+from hetsim.cluster.parse.values import LINKS, parse_list, parse_number
+from hetsim.cluster.quantities import convert_to_si
 
 OF_MODEL = ("num_parameters", "parameters", "bytes_per_parameter")
 """Keys of the model that users write into a cluster by mistake."""
@@ -34,55 +34,55 @@ def parse_cluster(config: Any) -> Cluster:
     required: Sequence[str] = ("name", *described_by)
     if of_machines := isinstance(config, Mapping) and config.get("machines") is not None:
         required, optional = ("name",), (*described_by, *optional)
-    entries = checks.mapping("cluster", in_si(config, "cluster"), required=required, optional=optional)
-    entries["network"] = spelled_out(entries.get("network"))
+    entries = checks.mapping("cluster", convert_to_si(config, "cluster"), required=required, optional=optional)
+    entries["network"] = network_mapping(entries.get("network"))
     checks.name("cluster.name", entries["name"])
     assumed: frozenset[str] = frozenset()
     if of_machines:
-        rows, entries["network"], entries["server"], assumed = described(entries)
+        rows, entries["network"], entries["server"], assumed = translate_machines(entries)
     elif entries.get("reference") is not None:
         raise ValueError("cluster.reference is what the speed of machines refers to: give cluster.machines, or leave it out")
     else:
-        rows = [(f"cluster.nodes.{index}", row) for index, row in enumerate(_list("cluster.nodes", entries["nodes"], "nodes"))]
+        rows = [(f"cluster.nodes.{index}", row) for index, row in enumerate(parse_list("cluster.nodes", entries["nodes"], "nodes"))]
     seed = checks.whole("cluster.seed", 0 if entries.get("seed") is None else entries["seed"], least=0)
-    network = _network(entries["network"])
+    network = parse_network(entries["network"])
     nodes: list[NodeSpec] = []
     for index, (key, row) in enumerate(rows):
-        nodes += _nodes(key, row, seed, index)
+        nodes += parse_nodes(key, row, seed, index)
     if not nodes:
         raise ValueError("cluster.nodes is empty: describe at least one node")
     shared = entries["network"]
-    defaults = {key: _number("cluster.network", shared, key) for key in LINKS if shared.get(key) is not None}
+    defaults = {key: parse_number("cluster.network", shared, key) for key in LINKS if shared.get(key) is not None}
     if defaults:
-        nodes = [_with(node, {key: value for key, value in defaults.items() if getattr(node, key) is None}) for node in nodes]
-    server = replace(_server(entries["server"]), assumed=assumed)
+        nodes = [replace_numbers(node, {key: value for key, value in defaults.items() if getattr(node, key) is None}) for node in nodes]
+    server = replace(parse_server(entries["server"]), assumed=assumed)
     card = None if network.sharing == "none" else network.bytes_per_second
-    racks = _racks(shared.get("racks"), nodes, server, card)
+    racks = parse_racks(shared.get("racks"), nodes, server, card)
     if network.all_reduce == "two_level" and any(node.rack is None for node in nodes):
         rank = next(rank for rank, node in enumerate(nodes) if node.rack is None)
         raise ValueError(f"cluster.network.all_reduce=two_level needs each node in a rack, and node {rank} is in none: give its row a rack")
-    faults = _faults(entries.get("faults"), len(nodes))
+    faults = parse_faults(entries.get("faults"), len(nodes))
     for rank, pauses in faults.pauses.items():
         nodes[rank] = with_pauses(nodes[rank], pauses)
     cluster = Cluster(
         name=entries["name"],
         nodes=tuple(nodes),
-        network=replace(network, racks=racks, between=_between(shared.get("between"), racks)),
+        network=replace(network, racks=racks, between=parse_between(shared.get("between"), racks)),
         server=server,
         faults=faults,
-        hosts=_hosts(entries.get("hosts"), nodes, server),
-        calibrated=_calibrated(entries.get("calibrated")),
+        hosts=parse_hosts(entries.get("hosts"), nodes, server),
+        calibrated=parse_calibration(entries.get("calibrated")),
     )
     _check_together(cluster)
-    return without(cluster, _left_out(entries.get("leave_out"), len(nodes)))
+    return without(cluster, _parse_left_out(entries.get("leave_out"), len(nodes)))
 
 
-def _left_out(config: Any, num_nodes: int) -> Sequence[int]:
+def _parse_left_out(config: Any, num_nodes: int) -> Sequence[int]:
     """The ranks of nodes that take no part."""
     key = "cluster.leave_out"
     if config is None:
         return ()
-    ranks = _list(key, config, "nodes by their rank, such as [6, 7]")
+    ranks = parse_list(key, config, "nodes by their rank, such as [6, 7]")
     for rank in ranks:
         if checks.whole(key, rank, least=0) >= num_nodes:
             raise ValueError(f"{key}: there is no node {rank}, because the cluster has {num_nodes}: count from 0")

@@ -12,34 +12,35 @@ from hetsim import checks
 from hetsim.cluster.distributions import Distribution, parse_distribution
 from hetsim.cluster.faults import Faults, Outages
 from hetsim.cluster.model import NodeSpec
-from hetsim.cluster.parse.availability import absences
-from hetsim.cluster.parse.values import _distribution, _list, _number
+from hetsim.cluster.parse.availability import read_absences
+from hetsim.cluster.parse.values import parse_list, parse_number, parse_optional_distribution
 
 SCHEDULED, DRAWN = ("join", "crash", "repair", "leave", "stop", "continue"), ("seconds_to_crash", "seconds_to_repair")
 
 
-def _faults(config: Any, num_nodes: int) -> Faults:
+def parse_faults(config: Any, num_nodes: int) -> Faults:
+    """The faults that `cluster.faults` describes. Raises ValueError if they are invalid."""
     key = "cluster.faults"
     if config is None:
         return Faults()
     entry = checks.mapping(key, config, optional=("detection_seconds", "regroup_seconds", "schedule", "lost_after_seconds", "file"))
-    given = entry.get("lost_after_seconds")
-    lost_after = Faults.lost_after_seconds if given is None else checks.seconds(f"{key}.lost_after_seconds", given)
+    seconds = entry.get("lost_after_seconds")
+    lost_after = Faults.lost_after_seconds if seconds is None else checks.seconds(f"{key}.lost_after_seconds", seconds)
     stops: dict[int, list[tuple[float, float]]] = {}
     absent: dict[int, list[tuple[float, float]]] = {}
     drawn: dict[int, tuple[Distribution, Distribution | None]] = {}
-    for index, row in enumerate(_list(f"{key}.schedule", entry.get("schedule") or [], "faults")):
+    for index, row in enumerate(parse_list(f"{key}.schedule", entry.get("schedule") or [], "faults")):
         where = f"{key}.schedule.{index}"
         fault = checks.mapping(where, row, required=("nodes",), optional=(*SCHEDULED, *DRAWN))
-        for rank in _ranks(f"{where}.nodes", fault["nodes"], num_nodes):
+        for rank in _parse_ranks(f"{where}.nodes", fault["nodes"], num_nodes):
             if fault.get("seconds_to_crash") is not None:
                 if rank in drawn:
                     raise ValueError(f"{where}: node {rank} has a distribution of crashes already: give it one")
-                to_repair = _distribution(where, fault, "seconds_to_repair")
+                to_repair = parse_optional_distribution(where, fault, "seconds_to_repair")
                 drawn[rank] = parse_distribution(f"{where}.seconds_to_crash", fault["seconds_to_crash"]), to_repair
             absent.setdefault(rank, []).extend(_absences(where, fault))
             stops.setdefault(rank, []).extend(_stops(where, fault))
-    for rank, gaps in ({} if entry.get("file") is None else absences(f"{key}.file", entry["file"], num_nodes)).items():
+    for rank, gaps in ({} if entry.get("file") is None else read_absences(f"{key}.file", entry["file"], num_nodes)).items():
         absent.setdefault(rank, []).extend(gaps)
     for rank, times in absent.items():
         times.extend(stops.setdefault(rank, []))
@@ -50,16 +51,19 @@ def _faults(config: Any, num_nodes: int) -> Faults:
                 raise ValueError(f"{key}.schedule: node {rank} is to go at {start:g} s, but {absence}: correct its rows")
         if rank in drawn and times and times[-1][1] == math.inf:
             raise ValueError(f"{key}.schedule: node {rank} cannot crash at drawn times, because it leaves for good: leave one of them out")
-    pauses = {rank: tuple(each for each in sorted(times) if each[1] - each[0] < lost_after) for rank, times in sorted(stops.items())}
+    pauses = {
+        rank: tuple(interval for interval in sorted(times) if interval[1] - interval[0] < lost_after)
+        for rank, times in sorted(stops.items())
+    }
     nodes = {}
     for rank, times in sorted(absent.items()):
-        scheduled = tuple(each for each in times if each not in pauses[rank])
+        scheduled = tuple(interval for interval in times if interval not in pauses[rank])
         if scheduled or rank in drawn:
             hangs = frozenset(start for start, _ in stops[rank])
             nodes[rank] = Outages(scheduled=scheduled, hangs=hangs, **_distributions(drawn.get(rank)))
     return Faults(
-        detection_seconds=_number(key, entry, "detection_seconds"),
-        regroup_seconds=_number(key, entry, "regroup_seconds"),
+        detection_seconds=parse_number(key, entry, "detection_seconds"),
+        regroup_seconds=parse_number(key, entry, "regroup_seconds"),
         nodes=nodes,
         lost_after_seconds=lost_after,
         pauses={rank: times for rank, times in pauses.items() if times},
@@ -81,8 +85,8 @@ def with_pauses(node: NodeSpec, pauses: Sequence[tuple[float, float]]) -> NodeSp
     return replace(node, slowdown=tuple((moment, factor(moment)) for moment in sorted(changes)))
 
 
-def _distributions(both: tuple[Distribution, Distribution | None] | None) -> dict[str, Distribution | None]:
-    return {} if both is None else dict(zip(DRAWN, both, strict=True))
+def _distributions(distributions: tuple[Distribution, Distribution | None] | None) -> dict[str, Distribution | None]:
+    return {} if distributions is None else dict(zip(DRAWN, distributions, strict=True))
 
 
 def _absences(where: str, fault: Mapping[str, Any]) -> Iterator[tuple[float, float]]:
@@ -114,10 +118,10 @@ def _stops(where: str, fault: Mapping[str, Any]) -> Iterator[tuple[float, float]
         yield at["stop"], at.get("continue", math.inf)
 
 
-def _ranks(key: str, value: Any, num_nodes: int) -> Sequence[int]:
+def _parse_ranks(key: str, value: Any, num_nodes: int) -> Sequence[int]:
     if value == "all":
         return range(num_nodes)
-    ranks = _list(key, value, "nodes by their rank, such as [0, 3], or all")
+    ranks = parse_list(key, value, "nodes by their rank, such as [0, 3], or all")
     if not ranks:
         raise ValueError(f"{key} names no node: list some by their rank, or say all")
     for rank in ranks:

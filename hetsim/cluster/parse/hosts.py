@@ -9,7 +9,7 @@ from typing import Any
 from hetsim import checks
 from hetsim.cluster.hosts import MIN_BUDGET_SECONDS, CommunicationWork, Host, default_period
 from hetsim.cluster.model import NodeSpec, Server
-from hetsim.cluster.parse.values import _list, _number
+from hetsim.cluster.parse.values import parse_list, parse_number
 
 COLD = ("cold_seconds", "cooling_seconds")
 """The keys of a row of nodes for gradients after a pause, and of cluster.network.cpu for messages after a pause."""
@@ -26,12 +26,12 @@ MIN_SPEED = 1e-3
 MAX_TICK = 0.1
 
 
-def _hosts(config: Any, nodes: Sequence[NodeSpec], server: Server) -> dict[str, Host]:
+def parse_hosts(config: Any, nodes: Sequence[NodeSpec], server: Server) -> dict[str, Host]:
     """Hosts by name. Raises ValueError for a host without nodes, or one that is used but not described."""
     key = "cluster.hosts"
     if config is not None and not isinstance(config, Mapping):
         raise ValueError(f"{key} must be a mapping from names to hosts, such as {{lab: {{cores: 8}}}}, not {checks.shown(config)}")
-    hosts = {str(name): _host(f"{key}.{name}", entry) for name, entry in (config or {}).items()}
+    hosts = {str(name): _parse_host(f"{key}.{name}", entry) for name, entry in (config or {}).items()}
     used = [*((f"node {rank}", node.host) for rank, node in enumerate(nodes)), ("the server", server.host)]
     for who, host in used:
         if host is not None and host not in hosts:
@@ -43,18 +43,18 @@ def _hosts(config: Any, nodes: Sequence[NodeSpec], server: Server) -> dict[str, 
     return hosts
 
 
-def _host(key: str, config: Any) -> Host:
+def _parse_host(key: str, config: Any) -> Host:
     entry = checks.mapping(key, config, required=("cores",), optional=("busy_speeds", "tick_seconds", "balance_seconds"))
     cores = checks.whole(f"{key}.cores", entry["cores"])
     if cores > MAX_CORES:
         raise ValueError(f"{key}.cores must be at most {MAX_CORES}, not {cores}")
-    tick = _number(key, entry, "tick_seconds")
+    tick = parse_number(key, entry, "tick_seconds")
     if tick > MAX_TICK:
         raise ValueError(f"{key}.tick_seconds must be at most {MAX_TICK:g}, not {tick:g}: 0.004 is usual, 0.001 on many desktops")
-    balance = _number(key, entry, "balance_seconds")
+    balance = parse_number(key, entry, "balance_seconds")
     if entry.get("busy_speeds") is None:
         return Host(cores=cores, tick_seconds=tick, balance_seconds=balance)
-    speeds = tuple(checks.number(f"{key}.busy_speeds", speed) for speed in _list(f"{key}.busy_speeds", entry["busy_speeds"], "speeds"))
+    speeds = tuple(checks.number(f"{key}.busy_speeds", speed) for speed in parse_list(f"{key}.busy_speeds", entry["busy_speeds"], "speeds"))
     if len(speeds) != cores or speeds[0] != 1 or not all(MIN_SPEED <= speed <= 1 for speed in speeds):
         raise ValueError(
             f"{key}.busy_speeds must have the speed of a core with 1, 2 … {cores} of them busy, first 1 and each between {MIN_SPEED:g} "
@@ -63,12 +63,12 @@ def _host(key: str, config: Any) -> Host:
     return Host(cores=cores, busy_speeds=speeds, tick_seconds=tick, balance_seconds=balance)
 
 
-def _cpu(key: str, entry: Mapping[str, Any]) -> dict[str, Any]:
+def parse_cpu(key: str, entry: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a node or a server for its share of the cores."""
     host = None if entry.get("host") is None else str(entry["host"])
     if host is None and entry.get(PROGRAM) is not None:
         raise ValueError(f"{key} has {PROGRAM} and no host, on which alone it counts: give it a host, or leave {PROGRAM} out")
-    found = {"host": host, PROGRAM: _number(key, entry, PROGRAM)}
+    values = {"host": host, PROGRAM: parse_number(key, entry, PROGRAM)}
     covers = entry.get("cpu_quota_covers_messages")
     if covers is not None and not isinstance(covers, bool):
         raise ValueError(f"{key}.cpu_quota_covers_messages must be true or false, not {checks.shown(covers)}")
@@ -76,11 +76,11 @@ def _cpu(key: str, entry: Mapping[str, Any]) -> dict[str, Any]:
         for name in CPU[2:4]:
             if entry.get(name) is not None:
                 raise ValueError(f"{key} has {name} and no cpu_quota: give it one, or leave {name} out")
-        return found
+        return values
     share = entry["cpu_quota"]
     if not MIN_QUOTA <= checks.number(f"{key}.cpu_quota", share) <= 1:
         raise ValueError(f"{key}.cpu_quota must be a share of one core, between {MIN_QUOTA:g} and 1, not {checks.shown(share)}")
-    period = _number(key, entry, "cpu_quota_period_seconds", None)
+    period = parse_number(key, entry, "cpu_quota_period_seconds", None)
     if period is None and host is not None:
         period = default_period(share)
     if period is not None and not (share * period >= MIN_BUDGET_SECONDS * (1 - 1e-9) and period <= 1):
@@ -88,41 +88,41 @@ def _cpu(key: str, entry: Mapping[str, Any]) -> dict[str, Any]:
             f"{key}.cpu_quota_period_seconds must be at most 1 and, as Linux grants at least {MIN_BUDGET_SECONDS:g} s each, at least "
             f"{MIN_BUDGET_SECONDS / share:g}, not {period:g}"
         )
-    return found | {"cpu_quota": float(share), "cpu_quota_period_seconds": period, "cpu_quota_covers_messages": bool(covers)}
+    return values | {"cpu_quota": float(share), "cpu_quota_period_seconds": period, "cpu_quota_covers_messages": bool(covers)}
 
 
-def _cold(key: str, entry: Mapping[str, Any]) -> dict[str, Any]:
+def parse_cold(key: str, entry: Mapping[str, Any]) -> dict[str, Any]:
     """A node's fields for gradients after a pause (both or neither) and of a new number of samples. They require a host."""
-    found = _cooling(key, entry)
+    values = _parse_cooling(key, entry)
     if entry.get("host") is None:
-        if found:
+        if values:
             raise ValueError(f"{key} has cold_seconds and no host, on which alone pauses count: give it a host, or leave both keys out")
         if entry.get(FIRST) is not None:
             raise ValueError(f"{key} has {FIRST} and no host, on which alone it counts: give it a host, or leave {FIRST} out")
-    return found | {FIRST: _number(key, entry, FIRST)}
+    return values | {FIRST: parse_number(key, entry, FIRST)}
 
 
-def _cooling(key: str, entry: Mapping[str, Any]) -> dict[str, float]:
+def _parse_cooling(key: str, entry: Mapping[str, Any]) -> dict[str, float]:
     """Both fields or neither."""
-    given = [name for name in COLD if entry.get(name) is not None]
-    if not given:
+    names = [name for name in COLD if entry.get(name) is not None]
+    if not names:
         return {}
-    if len(given) < len(COLD):
-        raise ValueError(f"{key} has {given[0]} and lacks {next(name for name in COLD if name not in given)}: give both, or neither")
-    found = {name: _number(key, entry, name) for name in COLD}
-    if not found["cooling_seconds"] > 0:
-        raise ValueError(f"{key}.cooling_seconds must be above zero, not {found['cooling_seconds']:g}")
-    return found
+    if len(names) < len(COLD):
+        raise ValueError(f"{key} has {names[0]} and lacks {next(name for name in COLD if name not in names)}: give both, or neither")
+    values = {name: parse_number(key, entry, name) for name in COLD}
+    if not values["cooling_seconds"] > 0:
+        raise ValueError(f"{key}.cooling_seconds must be above zero, not {values['cooling_seconds']:g}")
+    return values
 
 
-def _communication(config: Any) -> CommunicationWork | None:
+def parse_communication(config: Any) -> CommunicationWork | None:
     """The CPU cost of communication from `cluster.network.cpu`."""
     if config is None:
         return None
     key = "cluster.network.cpu"
     names = [field.name for field in fields(CommunicationWork)]
     entry = checks.mapping(key, config, optional=names)
-    work = CommunicationWork(**{name: _number(key, entry, name) for name in names if name not in COLD}, **_cooling(key, entry))
+    work = CommunicationWork(**{name: parse_number(key, entry, name) for name in names if name not in COLD}, **_parse_cooling(key, entry))
     if work.collective_thread_share > 1:
         raise ValueError(f"cluster.network.cpu.collective_thread_share must be from 0 to 1, not {work.collective_thread_share:g}")
     return work

@@ -13,7 +13,18 @@ from hetsim.cluster.model import MACHINE
 from hetsim.cluster.parse.network import EXAMPLE as NETWORK
 from hetsim.cluster.parse.network import OF_SERVER
 from hetsim.cluster.parse.nodes import CHANGES, MAX_NODES_PER_ROW, OF_ROW
-from hetsim.cluster.parse.values import LINKS, Card, _card, _flag, _list, _number, _rate, _refuse_throughput, _table, _with_links
+from hetsim.cluster.parse.values import (
+    LINKS,
+    Card,
+    parse_card,
+    parse_flag,
+    parse_list,
+    parse_number,
+    parse_rate,
+    parse_table,
+    refuse_throughput,
+    replace_network_by_links,
+)
 
 LATENCY_INSIDE, LATENCY_OUTWARDS = 10e-6, 20e-6
 """The latency within a machine, and the latency that each machine adds to a message that leaves or enters: 50 µs between two machines."""
@@ -26,7 +37,7 @@ SECONDS = ("seconds_per_sample", "overhead_seconds", "seconds_per_update", "seco
 """The times that a node of speed 2 halves, together with its table."""
 
 
-class Described(NamedTuple):
+class TranslatedMachines(NamedTuple):
     """Rows of nodes with their config keys, the network and the server for these rows, and the keys of the server that are assumed."""
 
     rows: list[tuple[str, Any]]
@@ -50,20 +61,21 @@ class Machine(NamedTuple):
     rack: str | None
 
 
-def described(entries: Mapping[str, Any]) -> Described:
+def translate_machines(entries: Mapping[str, Any]) -> TranslatedMachines:
     """Translate machines to the keys of `cluster.nodes`. Raises ValueError if they are invalid."""
     if entries.get("nodes") is not None:
         raise ValueError(
             "cluster has nodes and machines, which become nodes: leave one of them out; for typed machines take "
             "cluster=machines 'cluster.machines=[…]'"
         )
-    network, reference = _given("cluster.network", entries.get("network"), example=NETWORK), _reference(entries.get("reference"))
-    configs = _list("cluster.machines", entries["machines"], "machines")
+    network = _parse_mapping("cluster.network", entries.get("network"), example=NETWORK)
+    reference = _parse_reference(entries.get("reference"))
+    configs = parse_list("cluster.machines", entries["machines"], "machines")
     if not configs:
         raise ValueError("cluster.machines is empty: describe at least one machine")
-    racks = _given("cluster.network.racks", network.get("racks"))
+    racks = _parse_mapping("cluster.network.racks", network.get("racks"))
     machines = [
-        _machine(f"cluster.machines.{index}", config, reference, network.get("bytes_per_second"), racks)
+        _parse_machine(f"cluster.machines.{index}", config, reference, network.get("bytes_per_second"), racks)
         for index, config in enumerate(configs)
     ]
     _refuse_unused(configs, network, reference)
@@ -85,11 +97,11 @@ def described(entries: Mapping[str, Any]) -> Described:
             inside[box] = machine.inside
             links = Card(machine.inside, machine.inside).links
             rows.append((machine.key, {**machine.node, "count": machine.num_nodes, **links, "rack": box}))
-    server = _given("cluster.server", entries.get("server"), known=("network", *OF_SERVER), example="{network: 1 Gbit/s}")
+    server = _parse_mapping("cluster.server", entries.get("server"), keys=("network", *OF_SERVER), example="{network: 1 Gbit/s}")
     cards = [machine.card for machine in machines]
     if server.get("network") is not None:
-        cards.append(_card("cluster.server.network", server["network"]))
-    server = _with_links("cluster.server", server)
+        cards.append(parse_card("cluster.server.network", server["network"]))
+    server = replace_network_by_links("cluster.server", server)
     if (box := str(server.get("rack"))) in inside and not {*LINKS} & {*server}:
         raise ValueError(
             f"cluster.server is in rack {box}, so a network card is not its link: write server: {{rack: {box}, network: "
@@ -100,7 +112,7 @@ def described(entries: Mapping[str, Any]) -> Described:
     assumed = frozenset(defaults) - frozenset(server)
     unbounded = max(*fastest, *(machine.inside for machine in machines))
     network = {"latency_seconds": LATENCY_INSIDE, **network, "bytes_per_second": unbounded, "racks": racks}
-    return Described(rows, network, {**defaults, **server}, assumed)
+    return TranslatedMachines(rows, network, {**defaults, **server}, assumed)
 
 
 def _refuse_unused(configs: Sequence[Mapping[str, Any]], network: Mapping[str, Any], reference: Mapping[str, Any]) -> None:
@@ -111,14 +123,14 @@ def _refuse_unused(configs: Sequence[Mapping[str, Any]], network: Mapping[str, A
             f"cluster.network.{name} does nothing, because {'every machine has its own' if of_own else 'machines have a'} network: "
             "leave it out, or set cluster.machines.0.network"
         )
-    if reference and all(_own_time(config.get("gpus") or config) for config in configs):
+    if reference and all(_time_key(config.get("gpus") or config) for config in configs):
         raise ValueError(
             "cluster.reference does nothing, because every machine has times of its own: leave it out, or give a machine a speed"
         )
 
 
-def _machine(key: str, config: Any, reference: Mapping[str, Any], default_card: Any, racks: Collection[str]) -> Machine:
-    entry = _given(key, config, example=ONE)
+def _parse_machine(key: str, config: Any, reference: Mapping[str, Any], default_card: Any, racks: Collection[str]) -> Machine:
+    entry = _parse_mapping(key, config, example=ONE)
     rack = entry.get("rack")
     if rack is not None and str(rack) not in racks:
         raise ValueError(
@@ -126,39 +138,39 @@ def _machine(key: str, config: Any, reference: Mapping[str, Any], default_card: 
             f"{checks.suggestion(rack, racks)}"
         )
     count = checks.whole(f"{key}.count", entry.pop("count", 1), most=MAX_NODES_PER_ROW)
-    card = _card(f"{key}.network", entry.pop("network", default_card))
-    num_nodes, of_node, node = _gpus(key, entry)
-    half_duplex = _flag(key, entry, "half_duplex")
+    card = parse_card(f"{key}.network", entry.pop("network", default_card))
+    num_nodes, of_node, node = _parse_gpus(key, entry)
+    half_duplex = parse_flag(key, entry, "half_duplex")
     if half_duplex and card.up != card.down:
         raise ValueError(f"{key} is half_duplex, so its network carries both directions at one rate: write network: 40 Mbit/s")
     return Machine(
         key=of_node,
-        node=_timed(of_node, node, reference),
+        node=_add_reference_times(of_node, node, reference),
         num_nodes=num_nodes,
         num_copies=count,
         card=card,
-        latency_seconds=_number(key, entry, "latency_seconds", LATENCY_OUTWARDS),
+        latency_seconds=parse_number(key, entry, "latency_seconds", LATENCY_OUTWARDS),
         half_duplex=half_duplex,
         changes={name: entry[name] for name in CHANGES if name in entry},
-        inside=_rate(f"{key}.inside", entry["inside"]) if num_nodes > 1 else 0.0,
+        inside=parse_rate(f"{key}.inside", entry["inside"]) if num_nodes > 1 else 0.0,
         rack=rack,
     )
 
 
-def _given(key: str, config: Any, *, known: Collection[str] | None = None, example: str = "") -> dict[str, Any]:
+def _parse_mapping(key: str, config: Any, *, keys: Collection[str] | None = None, example: str = "") -> dict[str, Any]:
     """The mapping at a key, with only known keys and without null values. null counts as an empty mapping."""
-    entry = checks.mapping(key, {} if config is None else config, optional=known, example=example)
+    entry = checks.mapping(key, {} if config is None else config, optional=keys, example=example)
     return {name: value for name, value in entry.items() if value is not None}
 
 
-def _gpus(key: str, machine: Mapping[str, Any]) -> tuple[int, str, dict[str, Any]]:
+def _parse_gpus(key: str, machine: Mapping[str, Any]) -> tuple[int, str, dict[str, Any]]:
     """The number of a machine's nodes, the config key of one of them, and the node's values."""
-    own = {name: value for name, value in machine.items() if name not in OF_MACHINE}
+    values = {name: value for name, value in machine.items() if name not in OF_MACHINE}
     if "gpus" not in machine:
-        num_gpus, of_row, row = 1, key, own
+        num_gpus, of_row, row = 1, key, values
     else:
         of_row = f"{key}.gpus"
-        row = _given(of_row, machine["gpus"], example=GPUS)
+        row = _parse_mapping(of_row, machine["gpus"], example=GPUS)
         if "count" not in row:
             raise ValueError(
                 f"{of_row} has no count: write gpus: {GPUS}, with the time of {next(iter(row), 'a GPU')}, or a name of the catalogue, "
@@ -166,9 +178,9 @@ def _gpus(key: str, machine: Mapping[str, Any]) -> tuple[int, str, dict[str, Any
             )
         num_gpus = checks.whole(f"{of_row}.count", row.pop("count"), most=MAX_NODES_PER_ROW)
     if "gpus" in machine:
-        if misplaced := next((name for name in own if name in OF_NODE), None):
+        if misplaced := next((name for name in values if name in OF_NODE), None):
             raise ValueError(f"{key}.{misplaced} is not a key of a machine with gpus: keys of a node belong into {of_row}")
-        checks.mapping(key, own, optional=("count", "network", *OF_MACHINE))
+        checks.mapping(key, values, optional=("count", "network", *OF_MACHINE))
     _check_row(of_row, row, num_gpus, beside=key)
     if num_gpus > 1 and "inside" not in machine:
         raise ValueError(f"{key}.inside is missing: give what each GPU sends inside, such as 12 GB/s for PCIe 3 or 300 GB/s for NVLink")
@@ -179,7 +191,7 @@ def _gpus(key: str, machine: Mapping[str, Any]) -> tuple[int, str, dict[str, Any
 
 def _check_row(key: str, row: Mapping[str, Any], num_gpus: int, *, beside: str) -> None:
     """Raise ValueError for unknown keys of a node, and for keys that the machine, `beside` it, would override."""
-    _refuse_throughput(key, row)
+    refuse_throughput(key, row)
     card = "network" if num_gpus == 1 else "inside"
     if link := next((name for name in LINKS if name in row), None):
         raise ValueError(f"{key}.{link} does nothing, because the links of machines are their network and inside: write {beside}.{card}")
@@ -192,31 +204,31 @@ def _check_row(key: str, row: Mapping[str, Any], num_gpus: int, *, beside: str) 
         checks.mapping(key, row, optional=(*OF_NODE, *(name for name in OUTWARDS if name not in overridden)))
 
 
-def _reference(config: Any) -> dict[str, Any]:
+def _parse_reference(config: Any) -> dict[str, Any]:
     """The times of a node of speed 1."""
     if config is None:
         return {}
     key = "cluster.reference"
     if isinstance(config, Mapping):
-        _refuse_throughput(key, config)
+        refuse_throughput(key, config)
     entry = checks.mapping(key, config, optional=(*SECONDS, "table"), example="{seconds_per_sample: 2.5 ms}")
-    times: dict[str, Any] = {name: _number(key, entry, name) for name in SECONDS if entry.get(name) is not None}
-    return times if entry.get("table") is None else {**times, "table": _table(f"{key}.table", entry["table"], of="samples")}
+    times: dict[str, Any] = {name: parse_number(key, entry, name) for name in SECONDS if entry.get(name) is not None}
+    return times if entry.get("table") is None else {**times, "table": parse_table(f"{key}.table", entry["table"], of="samples")}
 
 
-def _own_time(row: Mapping[str, Any]) -> str | None:
+def _time_key(row: Mapping[str, Any]) -> str | None:
     """The key with which a row sets its own times, instead of using the reference."""
     return next((name for name in ("seconds_per_sample", "table") if row.get(name) is not None), None)
 
 
-def _timed(key: str, row: dict[str, Any], reference: Mapping[str, Any]) -> dict[str, Any]:
+def _add_reference_times(key: str, row: dict[str, Any], reference: Mapping[str, Any]) -> dict[str, Any]:
     """The row with the reference's times at its speed. A row with its own times is unchanged."""
-    own = _own_time(row)
-    if own is not None and "speed" in row:
-        raise ValueError(f"{key} has a speed and {own}, which says how fast it is: leave one of them out")
-    if own is None and not reference:
+    time_key = _time_key(row)
+    if time_key is not None and "speed" in row:
+        raise ValueError(f"{key} has a speed and {time_key}, which says how fast it is: leave one of them out")
+    if time_key is None and not reference:
         raise ValueError(f"{key}.seconds_per_sample is missing: give it, such as 2.5 ms, or a speed with cluster.reference")
-    if own is None:
+    if time_key is None:
         speed = checks.number(f"{key}.speed", row.pop("speed", 1.0))
         table = [[samples, seconds / speed] for samples, seconds in reference.get("table", ())]
         scaled = {name: seconds / speed for name, seconds in reference.items() if name in SECONDS}

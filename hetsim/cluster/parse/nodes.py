@@ -13,8 +13,17 @@ from hetsim.cluster.distributions import Distribution, parse_distribution
 from hetsim.cluster.factors import regular_file
 from hetsim.cluster.model import NodeSpec, SlowSpells
 from hetsim.cluster.network.link_slowdown import LinkSlowdown
-from hetsim.cluster.parse.hosts import COLD, CPU, FIRST, _cold, _cpu
-from hetsim.cluster.parse.values import LINKS, POSITIVE, _distribution, _flag, _number, _refuse_throughput, _table, _with_links
+from hetsim.cluster.parse.hosts import COLD, CPU, FIRST, parse_cold, parse_cpu
+from hetsim.cluster.parse.values import (
+    LINKS,
+    POSITIVE,
+    parse_flag,
+    parse_number,
+    parse_optional_distribution,
+    parse_table,
+    refuse_throughput,
+    replace_network_by_links,
+)
 
 CHANGES = ("link_slowdown", "link_slowdown_period_seconds")
 """The keys for changing links, which nodes, racks, the server and machines have."""
@@ -41,60 +50,60 @@ MAX_COST = 1e9
 ROW = 10  # number of the random stream of drawn nodes; those of a run are in outages.py
 
 
-def _nodes(key: str, config: Any, seed: int, index: int) -> Iterator[NodeSpec]:
+def parse_nodes(key: str, config: Any, seed: int, index: int) -> Iterator[NodeSpec]:
     """The `count` nodes of one row. They are equal, except for numbers that are drawn for each node."""
     more = (*DRAWN[2:], "network", *CPU, *COLD, FIRST, *OTHERS)
     if isinstance(config, Mapping):
-        _refuse_throughput(key, config)
+        refuse_throughput(key, config)
     if isinstance(config, Mapping) and config.get("table") is not None:
         for name in DRAWN[:2]:
             if config.get(name) is not None:
                 raise ValueError(f"{key} has a table and {name}, which the table replaces: leave one of them out")
         entry = checks.mapping(key, config, required=("count", "table"), optional=more)
-        table = _table(f"{key}.table", entry["table"], of="samples")
+        table = parse_table(f"{key}.table", entry["table"], of="samples")
     else:
         entry = checks.mapping(key, config, required=("count", *DRAWN[:2]), optional=("table", *more), example=EXAMPLE)
         table = ()
-    entry = _with_links(key, entry)
+    entry = replace_network_by_links(key, entry)
     count = checks.whole(f"{key}.count", entry["count"])
     if count > MAX_NODES_PER_ROW:
         raise ValueError(f"{key}.count must be at most {MAX_NODES_PER_ROW}, not {count}: so many nodes would not fit into memory")
     drawn: dict[str, list[float]] = {}
     for place, name in enumerate(DRAWN):
         if isinstance(entry.get(name), Mapping):
-            drawn[name] = parse_distribution(f"{key}.{name}", entry[name]).some(count, seed, index, ROW, place)
+            drawn[name] = parse_distribution(f"{key}.{name}", entry[name]).sample(count, seed, index, ROW, place)
             if name in POSITIVE and min(drawn[name]) <= 0:
                 raise ValueError(f"{key}.{name} must be above zero, but its distribution drew {min(drawn[name])}: give it a loc above zero")
             for value in (min(drawn[name]), max(drawn[name])):
-                _number(f"a draw of {key}", {name: value}, name)
-    given = {name: _number(key, entry, name, None if name in (*LINKS, LOCAL) else 0.0) for name in DRAWN if name not in drawn}
-    slowdown = _slowdown(f"{key}.slowdown", entry.get("slowdown"))
+                parse_number(f"a draw of {key}", {name: value}, name)
+    numbers = {name: parse_number(key, entry, name, None if name in (*LINKS, LOCAL) else 0.0) for name in DRAWN if name not in drawn}
+    slowdown = _read_slowdown(f"{key}.slowdown", entry.get("slowdown"))
     node = NodeSpec(
-        **given,
+        **numbers,
         table=table,
-        noise=_distribution(key, entry, "noise"),
-        slow_spells=_spells(f"{key}.slow_spells", entry.get("slow_spells")),
+        noise=parse_optional_distribution(key, entry, "noise"),
+        slow_spells=_parse_spells(f"{key}.slow_spells", entry.get("slow_spells")),
         slowdown=slowdown,
-        slowdown_period_seconds=_period(key, entry, slowdown),
-        link_slowdown=_link_slowdown(key, entry),
-        **_cpu(key, entry),
-        **_cold(key, entry),
-        max_samples=_count(key, entry, "max_samples"),
-        micro_batch=_count(key, entry, "micro_batch"),
-        half_duplex=_flag(key, entry, "half_duplex"),
+        slowdown_period_seconds=_parse_period(key, entry, slowdown),
+        link_slowdown=parse_link_slowdown(key, entry),
+        **parse_cpu(key, entry),
+        **parse_cold(key, entry),
+        max_samples=_parse_count(key, entry, "max_samples"),
+        micro_batch=_parse_count(key, entry, "micro_batch"),
+        half_duplex=parse_flag(key, entry, "half_duplex"),
         rack=None if entry.get("rack") is None else str(entry["rack"]),
         device=None if entry.get("device") is None else checks.device(f"{key}.device", entry["device"]),
-        cost_per_hour=_cost(f"{key}.cost_per_hour", entry.get("cost_per_hour")),
+        cost_per_hour=_parse_cost(f"{key}.cost_per_hour", entry.get("cost_per_hour")),
     )
     for place in range(count):
-        yield _with(node, {name: values[place] for name, values in drawn.items()})
+        yield replace_numbers(node, {name: values[place] for name, values in drawn.items()})
 
 
-def _count(key: str, entry: Mapping[str, Any], name: str) -> int | None:
+def _parse_count(key: str, entry: Mapping[str, Any], name: str) -> int | None:
     return None if entry.get(name) is None else checks.whole(f"{key}.{name}", entry[name])
 
 
-def _cost(key: str, value: Any) -> float:
+def _parse_cost(key: str, value: Any) -> float:
     if value is None:
         return 0.0
     if checks.number(key, value, zero=True) > MAX_COST:
@@ -102,11 +111,12 @@ def _cost(key: str, value: Any) -> float:
     return float(value)
 
 
-def _with(node: NodeSpec, numbers: dict[str, Any]) -> NodeSpec:
+def replace_numbers(node: NodeSpec, numbers: dict[str, Any]) -> NodeSpec:
+    """The node with these values of fields; the same object if there are none."""
     return replace(node, **numbers) if numbers else node
 
 
-def _spells(key: str, config: Any) -> SlowSpells | None:
+def _parse_spells(key: str, config: Any) -> SlowSpells | None:
     """Slow spells. A number of seconds is the mean of an exponential distribution."""
     if config is None:
         return None
@@ -116,19 +126,19 @@ def _spells(key: str, config: Any) -> SlowSpells | None:
         value = entry[name]
         mean = None if isinstance(value, Mapping) else checks.seconds(f"{key}.{name}", value)
         distributions[name] = parse_distribution(f"{key}.{name}", value) if mean is None else Distribution("expon", {"scale": mean})
-    return SlowSpells(factor=_factor(f"{key}.factor", entry["factor"]), **distributions)
+    return SlowSpells(factor=_parse_factor(f"{key}.factor", entry["factor"]), **distributions)
 
 
-def _factor(key: str, value: Any) -> float:
+def _parse_factor(key: str, value: Any) -> float:
     """The factor by which work takes longer or shorter."""
     if not 1 / MAX_FACTOR <= checks.number(key, value) <= MAX_FACTOR:
         raise ValueError(f"{key} must be between {1 / MAX_FACTOR:g} and {MAX_FACTOR:g}, not {value!r}")
     return float(value)
 
 
-def _period(key: str, entry: Mapping[str, Any], slowdown: tuple[tuple[float, float], ...], name: str = "slowdown") -> float | None:
+def _parse_period(key: str, entry: Mapping[str, Any], slowdown: tuple[tuple[float, float], ...], name: str = "slowdown") -> float | None:
     """The period after which a recorded slowdown repeats."""
-    period: float | None = _number(key, entry, f"{name}_period_seconds", None)
+    period: float | None = parse_number(key, entry, f"{name}_period_seconds", None)
     if period is None:
         return None
     if not slowdown:
@@ -138,13 +148,14 @@ def _period(key: str, entry: Mapping[str, Any], slowdown: tuple[tuple[float, flo
     return period
 
 
-def _link_slowdown(key: str, entry: Mapping[str, Any]) -> LinkSlowdown | None:
-    points = _slowdown(f"{key}.link_slowdown", entry.get("link_slowdown"))
-    period = _period(key, entry, points, "link_slowdown")
+def parse_link_slowdown(key: str, entry: Mapping[str, Any]) -> LinkSlowdown | None:
+    """The slowdown of an entry's link; None if the entry has none."""
+    points = _read_slowdown(f"{key}.link_slowdown", entry.get("link_slowdown"))
+    period = _parse_period(key, entry, points, "link_slowdown")
     return LinkSlowdown(points, period) if points else None
 
 
-def _slowdown(key: str, value: Any) -> tuple[tuple[float, float], ...]:
+def _read_slowdown(key: str, value: Any) -> tuple[tuple[float, float], ...]:
     """A recorded slowdown: a CSV file with the columns seconds and factor."""
     if value is None:
         return ()

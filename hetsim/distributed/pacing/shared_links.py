@@ -16,7 +16,7 @@ from operator import attrgetter
 
 from hetsim.cluster.compute_times import SharingWeights
 from hetsim.cluster.model import Cluster
-from hetsim.cluster.network.connections import Connection, Link, connection_of, fair_rates
+from hetsim.cluster.network.connections import ClusterLink, Connection, connection_of, fair_rates
 
 HORIZON = 0.1
 """The maximum delay in seconds after which a transfer becomes known, unless the machine is overloaded."""
@@ -59,7 +59,7 @@ class SharedLinks:
         self._began = began
         self._seed = seed
         self._weights: dict[tuple[int, int], SharingWeights] = {}
-        self._links: dict[tuple[str, int | str], Link] = {}
+        self._links: dict[tuple[str, int | str], ClusterLink] = {}
         self._connections: dict[tuple[int, int], Connection] = {}
         self._begun = [Begun(-inf, None, Transfer(-inf, 0), {})]
         """The transfers that began in the last HORIZON seconds, and the one before, in order of time."""

@@ -164,5 +164,5 @@ def calibration_warnings(experiment: Experiment) -> list[str]:
     calibrated = experiment.cluster.calibrated
     if calibrated is None:
         return []
-    remark = calibrated.otherwise(torch=str(torch.__version__), threads=experiment.threads, device=experiment.device)
+    remark = calibrated.process_warning(torch=str(torch.__version__), threads=experiment.threads, device=experiment.device)
     return [] if remark is None else [remark]

@@ -106,7 +106,7 @@ def _calibration(outcome: Outcome) -> str | None:
     experiment = outcome.experiment
     if experiment.cluster.calibrated is None:
         return None
-    return experiment.cluster.calibrated.elsewhere(
+    return experiment.cluster.calibrated.workload_warning(
         workload=None if outcome.is_phantom else experiment.workload.name,
         num_parameters=outcome.num_parameters,
         dtype=experiment.dtype,

@@ -57,7 +57,7 @@ class Draws:
         drawn = np.empty((len(columns), BLOCK))
         for row, column in enumerate(columns.tolist()):
             drawn[row] = self._draw(self._generators[column], BLOCK)
-        self._block[:, columns] = self._law.checked(drawn, MIN_FACTOR).T
+        self._block[:, columns] = self._law.check_range(drawn, MIN_FACTOR).T
 
 
 class VectorizedTimes:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from simpy.events import URGENT
 
-from hetsim.cluster.network.fairness import connected, max_min_fair
+from hetsim.cluster.network.fairness import connected_groups, max_min_fair
 from hetsim.sim.clock import Callback, Clock
 from hetsim.sim.network.links import EMPTY_ROUTE, INF, Flow, Group, Link, Route
 
@@ -256,7 +256,7 @@ class Flows:
         """Give all groups that are connected to a changed one their max-min fair rates."""
         now, unfilled = self.env.now, self._unfilled
         while unfilled:
-            groups, links = connected(next(iter(unfilled)))
+            groups, links = connected_groups(next(iter(unfilled)))
             for group, rate in max_min_fair(groups, links).items():
                 if rate != group.rate or group in unfilled:
                     group.settle(now)
