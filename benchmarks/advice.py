@@ -23,8 +23,8 @@ import exhaustive
 from scipy.stats import wilcoxon
 
 from hetsim.advice.advice import advice, worth_training
-from hetsim.advice.processes import Processes
 from hetsim.advice.question import asked
+from hetsim.advice.simulations import Simulations
 from hetsim.advice.timing import Timing
 from hetsim.advice.training import FACTORS, Training
 from hetsim.results.tables.estimates import paired_ratio
@@ -56,7 +56,7 @@ MISSED = 1e3
 """In the place of the log ratio of a pair of which one misses the goal."""
 
 
-def by_training(name: str, words: tuple[str, ...], processes: Processes) -> str:
+def by_training(name: str, words: tuple[str, ...], processes: Simulations) -> str:
     question = asked(list(words), None)
     found = advice(question, processes, lambda _: None)
     assert found.goal is not None
@@ -93,7 +93,7 @@ def main() -> None:
     if kind == "exhaustive":
         exhaustive.judge(names or ["first"])
         return
-    with Processes(2, None) as processes:
+    with Simulations(2, None) as processes:
         for name, words in CLUSTERS.items():
             if not names or name in names:
                 processes.num_runs = 0

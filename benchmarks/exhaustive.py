@@ -24,9 +24,9 @@ from typing import Any
 import numpy as np
 
 from hetsim.advice.advice import Advice, advice
-from hetsim.advice.processes import Processes
 from hetsim.advice.question import asked
 from hetsim.advice.simulated import experiment
+from hetsim.advice.simulations import Simulations
 from hetsim.cluster.fewer import without
 from hetsim.cluster.model import Cluster
 from hetsim.cluster.parse.cluster import parse_cluster
@@ -177,7 +177,7 @@ def seconds(made: Experiment, cluster: Cluster, left_out: Sequence[int], num_par
     return float(longer * summary["seconds"] + summary["profile_seconds"])
 
 
-def judged(name: str, case: Asked, every: dict[tuple[str, str | None], Experiment], processes: Processes) -> tuple[list[float], str]:
+def judged(name: str, case: Asked, every: dict[tuple[str, str | None], Experiment], processes: Simulations) -> tuple[list[float], str]:
     """How many times as long as the best the advised takes, of all and of those that train as DDP does; and a line about it."""
     cluster, num_parameters, batch_size = case
     words = [
@@ -199,7 +199,7 @@ def judged(name: str, case: Asked, every: dict[tuple[str, str | None], Experimen
     return ratios, f"{name:4} {processes.num_runs:5} runs   {line}"
 
 
-def judged_words(command: str, every: dict[tuple[str, str | None], Experiment], processes: Processes) -> str:
+def judged_words(command: str, every: dict[tuple[str, str | None], Experiment], processes: Simulations) -> str:
     """A line about the advice of a command on all sets of nodes, whether or not nodes are equal."""
     question = asked(shlex.split(command)[1:], None)
     found = advice(question, processes, lambda _: None)
@@ -240,7 +240,7 @@ def judge(which: Sequence[str]) -> None:
     numbers = [number for each in which for number in halves.get(each, [int(each)] if each.isdigit() else [])]
     asked_ones = QUESTIONS if "questions" in which else {}
     every = candidates()
-    with Processes(1, None) as processes:
+    with Simulations(1, None) as processes:
         for name, case in {**asked_ones, **{str(number): drawn(number) for number in numbers}}.items():
             print(judged(name, case, every, processes)[1], flush=True)
         for command in re.findall("^hetsim-advise .*", README.read_text(encoding="utf-8"), re.MULTILINE) if "readme" in which else ():

@@ -84,7 +84,7 @@ def workers() -> list[str]:
             text = path.read_text().replace("\0", " ")
         except OSError:
             continue
-        if text.startswith("ray::Seat") or "hetsim.sweeps.process" in text or "hetsim.searches.process" in text:
+        if text.startswith("ray::Seat") or "hetsim.pool.process" in text:
             found.append(text)
     return found
 

@@ -7,7 +7,7 @@ import json
 import math
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,10 @@ import hetsim
 from hetsim.cli.search import main
 from hetsim.errors import RunFailed
 from hetsim.pool.engines import opened_pool
-from hetsim.pool.json_process import JsonProcess
+from hetsim.pool.process import Process
 from hetsim.searches.objective import direction_of, on_the_way
-from hetsim.searches.process import MODULE, run_in
 from hetsim.searches.search import JOURNAL, Question, Search, opened
-from hetsim.searches.trial import Place, Watch
+from hetsim.searches.trial import ANSWERING, Place, Pruned, Watch, run, run_in
 from hetsim.sweeps.space import chosen_words, parsed
 
 pytestmark = pytest.mark.slow
@@ -82,9 +81,8 @@ def answered(folder: Path, question: Question, curve: Any) -> tuple[Search, list
     """A search whose runs are a function: of the words, their curve of (seconds, accuracy) and their value."""
     told: list[tuple[str, ...]] = []
 
-    def run(words: Sequence[str], watch: Watch) -> float | None:
-        from hetsim.searches.trial import Pruned
-
+    def run(words: Sequence[str], watching: Callable[[], Watch]) -> float | None:
+        watch = watching()
         told.append(tuple(words))
         points, value = curve(words)
         for seconds, accuracy in points:
@@ -95,7 +93,7 @@ def answered(folder: Path, question: Question, curve: Any) -> tuple[Search, list
 
     with opened(question, folder) as search:
         search.tell = lambda _: None
-        search._work(run)
+        search.run_here(run)
     return search, told
 
 
@@ -242,33 +240,31 @@ def test_pruning_by_the_learning_curve_of_a_real_run(tmp_path: Path) -> None:
         return len(seen) % 3 > 0
 
     place = Place(str(tmp_path / "runs"), None, "final.train_loss")
-    with opened_pool("local", MODULE, 1, of="the search") as pool:
-        from hetsim.searches.trial import Pruned, run
-
+    with opened_pool("local", ANSWERING, 1, of="the search") as pool:
         in_process = partial(run_in, pool, place)
         with pool.borrowed() as process:
-            assert isinstance(process, JsonProcess)
-        for runner in (in_process, lambda words, watch: run(words, place, watch)):
+            assert isinstance(process, Process)
+        for runner in (in_process, lambda words, watching: run(words, place, watching)):
             with pytest.raises(Pruned):
-                runner((*words, "evaluate_every_epochs=0.25"), watch)
+                runner((*words, "evaluate_every_epochs=0.25"), lambda: watch)
             assert not (tmp_path / "runs").exists() or not any((tmp_path / "runs").iterdir())
         assert seen[:3] == seen[3:]
-        value = in_process(words, lambda *_: True)
-        assert value == run(words, place, lambda *_: True)
+        value = in_process(words, lambda: lambda *_: True)
+        assert value == run(words, place, lambda: lambda *_: True)
         (folder,) = (tmp_path / "runs").iterdir()
         assert value == json.loads((folder / "summary.json").read_text())["final"]["train_loss"]
         with pytest.raises(ValueError, match="batch_size=1 is less than one sample"):
-            in_process((*words, "batch_size=1"), watch)
+            in_process((*words, "batch_size=1"), lambda: watch)
         os.kill(process._process.pid, signal.SIGKILL)
         process._process.wait()
-        assert in_process(words, lambda *_: True) == value  # in a new process
+        assert in_process(words, lambda: lambda *_: True) == value  # in a new process
 
         def kill(*_: float | None) -> bool:
             os.kill(process._process.pid, signal.SIGKILL)
             return True
 
         with pytest.raises(RunFailed, match="a process of the search was killed"):
-            in_process((*words, "evaluate_every_epochs=0.25"), kill)
+            in_process((*words, "evaluate_every_epochs=0.25"), lambda: kill)
 
 
 @pytest.mark.parametrize("processes", [1, 2])
@@ -312,7 +308,7 @@ def test_no_trial_is_asked_for_after_an_interrupt(tmp_path: Path, monkeypatch: p
     def interrupted(*_: Any) -> float:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("hetsim.searches.process.run_in", interrupted)
+    monkeypatch.setattr("hetsim.searches.trial.run_in", interrupted)
     with opened(Question((LR,), "seconds", trials=50, processes=2), tmp_path) as search:
         with pytest.raises(KeyboardInterrupt):
             search.run()

@@ -8,13 +8,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hetsim import checks
-from hetsim.advice.answers import Answers
 from hetsim.advice.candidates import Candidate
 from hetsim.advice.decision import all_nodes, assumed, more_than_time, parts, unmeasured, what_to_do, why
-from hetsim.advice.processes import Processes
 from hetsim.advice.progress import Progress, StoppedEarly
 from hetsim.advice.question import BASELINE, Question
 from hetsim.advice.simulated import Goal, Outcome
+from hetsim.advice.simulations import Simulations, StoredAnswers
 from hetsim.advice.split import Split, split_of
 from hetsim.advice.timing import Timed, Timing, ranked
 from hetsim.advice.training import Training
@@ -109,7 +108,7 @@ class Advice:
         return f"{formatted(self.epochs)} epochs of {self.num_samples} samples" if self.goal is None else str(self.goal)
 
 
-def advice(question: Question, processes: Processes, tell: Callable[[str], object]) -> Advice:
+def advice(question: Question, processes: Simulations, tell: Callable[[str], object]) -> Advice:
     """Simulate candidates and rank them. Raises ValueError if plain DDP cannot be simulated.
 
     If `progress` is asked to stop, the advice contains the results so far.
@@ -142,9 +141,9 @@ def advised(
     """Return the advice. It resumes from the answers in `folder`, and ends early after `minutes` or at SIGTERM."""
     if minutes is not None:
         checks.number("minutes", minutes)
-    answers = None if folder is None else Answers(folder, repr(question.experiment))
+    answers = None if folder is None else StoredAnswers(folder, repr(question.experiment))
     progress = Progress()
-    with progress.limited(minutes), Processes(processes, question.config_dir, progress=progress, answers=answers, engine=engine) as pool:
+    with progress.limited(minutes), Simulations(processes, question.config_dir, progress=progress, answers=answers, engine=engine) as pool:
         return advice(question, pool, progress.above(tell))
 
 

@@ -12,10 +12,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from hetsim.advice.candidates import Candidate, baseline, with_allocations
-from hetsim.advice.processes import Processes
 from hetsim.advice.progress import StoppedEarly
 from hetsim.advice.question import Question
 from hetsim.advice.simulated import Outcome
+from hetsim.advice.simulations import Simulations
 from hetsim.advice.subsets import Subsets, classes, neighbours, subsets
 from hetsim.advice.variants import Variant
 from hetsim.cluster.network.changing import changes, seconds_of_changes
@@ -71,7 +71,7 @@ class Timing:
     """The times of candidates on one cluster, and the reasons for missing times."""
 
     question: Question
-    processes: Processes
+    processes: Simulations
     sizes: tuple[int, int]
     """The length of the weights, and the number of training samples."""
     refused: dict[str, str] = field(default_factory=dict)

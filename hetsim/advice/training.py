@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from hetsim.advice.candidates import Candidate, baseline
-from hetsim.advice.processes import Processes
 from hetsim.advice.question import Question
 from hetsim.advice.simulated import Goal, Outcome
+from hetsim.advice.simulations import Simulations
 
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
 """The factors on a method's learning rates."""
@@ -74,7 +74,7 @@ class Training:
     """Trains candidates in virtual time, on one cluster."""
 
     question: Question
-    processes: Processes
+    processes: Simulations
     tell: Callable[[str], object]
     goal: Goal | None = None
     horizon: float = 0.0

@@ -325,8 +325,8 @@ def advise(
     from hetsim.advice.advice import advised
     from hetsim.advice.data import as_data
     from hetsim.advice.picture import picture
-    from hetsim.advice.processes import counted
     from hetsim.advice.question import asked
+    from hetsim.advice.simulations import num_processes
     from hetsim.advice.text import text
     from hetsim.reports import of_advice
 
@@ -335,7 +335,7 @@ def advise(
     question = asked([*words, *_trusted(trust)], own)
     question.check()
     place = None if folder is None else Path(folder)
-    found = advised(question, counted(processes, engine), place, minutes, lambda _: None, engine=engine)
+    found = advised(question, num_processes(processes, engine), place, minutes, lambda _: None, engine=engine)
     return Advice(
         as_data(found),
         found.recommended.words,

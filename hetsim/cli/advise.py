@@ -8,8 +8,8 @@ from pathlib import Path
 from hetsim.advice.advice import advised
 from hetsim.advice.data import as_data
 from hetsim.advice.picture import picture
-from hetsim.advice.processes import counted
 from hetsim.advice.question import asked
+from hetsim.advice.simulations import num_processes
 from hetsim.advice.text import text
 from hetsim.cli.command import ENGINE, Parser, command, minutes, typed
 from hetsim.config.errors import USERS, sentence
@@ -45,7 +45,7 @@ def main() -> None:
     arguments = parser.parse_intermixed_args()
     with command(parser.prog, USERS, sentence) as tell:
         keep_processes_out()
-        processes = counted(arguments.processes, arguments.engine)
+        processes = num_processes(arguments.processes, arguments.engine)
         if arguments.picture is not None:
             check_place(arguments.picture, "--picture", ".png")
         if arguments.html is not None:

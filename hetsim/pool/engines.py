@@ -1,4 +1,4 @@
-"""The engines that run the processes of a sweep, a search or an advice: this machine, or the nodes of a Ray cluster."""
+"""The engines of a pool: this machine, or the nodes of a Ray cluster."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from hetsim.pool.pool import LocalPool, Pool
 
 ENGINES = ("local", "ray")
-"""The engines."""
+"""Where processes run: on this machine, or on the nodes of a Ray cluster."""
 MAX_ON_RAY = 10_000
 """The maximum number of processes on a Ray cluster."""
 
@@ -30,24 +30,22 @@ def check_processes(processes: int, engine: str = "local", name: str = "processe
 
 
 @contextlib.contextmanager
-def opened_pool(engine: str, module: str, size: int | None, *, of: str, folder: Path | None = None) -> Iterator[Pool]:
+def opened_pool(
+    engine: str, function: str, size: int | None, *, of: str, first: object = None, folder: Path | None = None
+) -> Iterator[Pool]:
     """The processes of an engine, for a block. With `size=None`, Ray has one for each CPU of its cluster.
 
-    `folder` contains their runs. Ray copies files of runs to it from nodes without this folder.
+    `function`, `of` and `first` are the arguments of `Process`. `folder` contains the processes' runs: Ray copies files of runs to it from
+    nodes without this folder.
     """
-    if engine == "ray":
-        from hetsim.pool.ray_pool import RayPool, connected
+    with contextlib.ExitStack() as stack:
+        if engine == "ray":
+            from hetsim.pool.ray import RayPool, connected
 
-        with connected(size or 0):
-            pool: Pool = RayPool(module, size, of=of, folder=folder)
-            try:
-                yield pool
-            finally:
-                pool.close()
-        return
-    assert size is not None
-    pool = LocalPool(module, size, of=of)
-    try:
+            stack.enter_context(connected(size or 0))
+            pool: Pool = RayPool(function, size, of=of, first=first, folder=folder)
+        else:
+            assert size is not None
+            pool = LocalPool(function, size, of=of, first=first)
+        stack.callback(pool.close)
         yield pool
-    finally:
-        pool.close()

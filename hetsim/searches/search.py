@@ -8,7 +8,6 @@ import io
 import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -20,12 +19,12 @@ from hetsim.files.lock import only_run_in, remove_if_empty
 from hetsim.files.reading import check_is_no_link
 from hetsim.files.writing import part_from_hard_links, write_text
 from hetsim.pool.engines import check_engine, check_processes, opened_pool
-from hetsim.pool.pool import despite_losses
+from hetsim.pool.pool import PoolEnded
 from hetsim.results.writing.describe import formatted
 from hetsim.searches import trial
 from hetsim.searches.journal import check_trials
 from hetsim.searches.objective import direction_of, on_the_way
-from hetsim.searches.trial import Place, Pruned, Watch
+from hetsim.searches.trial import Place, Pruned, Watch, Watching
 from hetsim.sweeps.space import Space, chosen_words, other_words, parsed, same_words
 
 JOURNAL = "search.log"
@@ -38,7 +37,7 @@ MAX_POINTS = 10**6
 """The maximum number of evaluations of one run, because the steps of a trial's seeds are consecutive."""
 LAST = 10**12
 """The step at which all trials without a number are compared."""
-Run = Callable[[Sequence[str], Watch], float | None]
+Run = Callable[[Sequence[str], Watching], float | None]
 """A function that runs a trial's arguments, in this process or another."""
 
 
@@ -79,8 +78,6 @@ class Search:
     tell: Callable[[str], object] = print
     """Called with a line for each finished trial."""
     _lock: threading.RLock = field(default_factory=threading.RLock)
-    _stopped: bool = False
-    """Whether the search is interrupted and starts no more trials."""
 
     @property
     def trials(self) -> list[Any]:
@@ -105,30 +102,21 @@ class Search:
         place = Place(str(folder), self.question.config_dir, self.question.objective)
         question = self.question
         if question.processes == 1 and question.engine == "local":
-            self._work(lambda words, watch: trial.run(words, place, watch))
+            self.run_here(lambda words, watching: trial.run(words, place, watching))
             return
-        from hetsim.searches.process import MODULE, run_in
+        with opened_pool(question.engine, trial.ANSWERING, question.processes, of="the search", folder=self.folder) as pool:
+            for _ in pool.map(partial(self._attempt, run=partial(trial.run_in, pool, place)), iter(self._ask, None)):
+                pass
 
-        with (
-            opened_pool(question.engine, MODULE, question.processes, of="the search", folder=self.folder) as pool,
-            ThreadPoolExecutor(pool.size) as threads,
-        ):
-            try:
-                for working in [threads.submit(self._work, partial(run_in, pool, place)) for _ in range(pool.size)]:
-                    working.result()
-            except BaseException:
-                self._stopped = True
-                pool.close()
-                raise
-
-    def _work(self, run: Run) -> None:
-        while (asked := self._ask()) is not None:
+    def run_here(self, run: Run) -> None:
+        """Run trials one by one in this process."""
+        for asked in iter(self._ask, None):
             self._attempt(asked, run)
 
     def _ask(self) -> Any:
         with self._lock:
             enough = len(self.study.get_trials(deepcopy=False)) >= self.question.trials
-            return None if enough or self._stopped else self.study.ask(dict(self.space.searched))
+            return None if enough else self.study.ask(dict(self.space.searched))
 
     def _attempt(self, asked: Any, run: Run) -> None:
         """Run a trial with every seed, and report the mean over the seeds to the study."""
@@ -136,7 +124,7 @@ class Search:
         try:
             for index, seed in enumerate(self.space.seeds):
                 words = self.space.words(self.values(asked), seed)
-                value = despite_losses(lambda words=words, index=index: run(words, self._watch(asked, index, values)))  # type: ignore[misc]
+                value = run(words, partial(self._watch, asked, index, values))
                 if value is None or not math.isfinite(value):
                     self._end(asked, "PRUNED", f"has no {self.question.objective}")
                     return
@@ -147,9 +135,10 @@ class Search:
             self._end(asked, "FAIL", f"failed: {error}")
             if not self.has_run and len(self.trials) >= min(REFUSED, self.question.trials):
                 raise
+        except PoolEnded:  # the search is interrupted, and this trial is left to it
+            pass
         except RunFailed as error:
-            if not self._stopped:  # then its process was ended on purpose
-                self._end(asked, "FAIL", f"failed: {error}")
+            self._end(asked, "FAIL", f"failed: {error}")
         else:
             self._end(asked, "COMPLETE", None, math.fsum(values) / len(values))
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from hetsim.config.compose import composed
 from hetsim.config.errors import in_one_sentence
@@ -12,11 +13,19 @@ from hetsim.config.start import start
 from hetsim.config.written_config import entries_of, identity
 from hetsim.files.identity import finished_summary, folder_name
 from hetsim.files.lock import folder_lock, remove_if_empty
+from hetsim.pool.pool import Pool
+from hetsim.pool.process import Answer, Reply
 from hetsim.runtime.recording.curve import Point
 from hetsim.searches.objective import objective_value
 
 Watch = Callable[[float, float | None, float | None], bool]
 """Called with the seconds, training loss and test accuracy of each evaluation in a simulation. Returns whether the run continues."""
+
+
+Watching = Callable[[], Watch]
+"""Called when a run begins, and again if it begins on another node because the first was lost."""
+PRUNED = "pruned"
+"""The answer of a process whose run was ended."""
 
 
 class Pruned(Exception):
@@ -32,10 +41,10 @@ class Place:
     objective: str
 
 
-def run(words: Sequence[str], place: Place, watch: Watch) -> float | None:
+def run(words: Sequence[str], place: Place, watching: Watching) -> float | None:
     """Run these arguments, and return the objective; None if the run lacks this number.
 
-    Raises Pruned if `watch` ends the run, ValueError if the arguments are invalid, and RunFailed if the run began and failed.
+    Raises Pruned if the watch ends the run, ValueError if the arguments are invalid, and RunFailed if the run began and failed.
     """
     config, _, typed = composed(words, config_dir=None if place.config_dir is None else Path(place.config_dir))
     entries = entries_of(config)
@@ -43,6 +52,8 @@ def run(words: Sequence[str], place: Place, watch: Watch) -> float | None:
     folder = Path(place.folder) / folder_name(Path(place.folder), entries, named)
     if folder.is_symlink():
         raise ValueError(f"{folder} is a link, and would be written through: remove it")
+
+    watch = watching()
 
     def observe(point: Point) -> None:
         if not watch(point.seconds, point.evaluation.train_loss, point.evaluation.test_accuracy):
@@ -58,3 +69,33 @@ def run(words: Sequence[str], place: Place, watch: Watch) -> float | None:
         raise in_one_sentence(error) from None
     finally:
         remove_if_empty(folder)
+
+
+ANSWERING = f"{__name__}:answering"
+"""The function of a process that runs trials."""
+
+
+def run_in(pool: Pool, place: Place, words: Sequence[str], watching: Watching) -> float | None:
+    """The same as `run`, in a process of this pool."""
+
+    def replying() -> Reply:
+        watch = watching()
+        return lambda point: watch(*point)
+
+    answer = pool.ask({"words": list(words), **asdict(place)}, replying)
+    if answer == PRUNED:
+        raise Pruned
+    return None if answer is None else float(answer)
+
+
+def answering(_: None) -> Answer:
+    """In a process of the pool: the function that runs a trial, and asks after each evaluation whether to continue."""
+
+    def answer(question: dict[str, Any], ask: Reply) -> float | str | None:
+        words = question.pop("words")
+        try:
+            return run(words, Place(**question), lambda: lambda *point: bool(ask(point)))
+        except Pruned:
+            return PRUNED
+
+    return answer

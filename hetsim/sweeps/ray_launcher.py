@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
+import io
+import pickle
 import sys
-import threading
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,13 +18,15 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
 from hetsim import checks
-from hetsim.config.guard.compositions import compositions
+from hetsim.config.errors import USERS, sentence
+from hetsim.config.guard.compositions import Compositions, Template, compositions
 from hetsim.errors import RunFailed
-from hetsim.pool.pool import NodeLost, despite_losses
-from hetsim.pool.ray_pool import RayPool, check_installed, connected
+from hetsim.pool.pool import NodeLost, PoolEnded
+from hetsim.pool.process import Answer
+from hetsim.pool.ray import RayPool, check_installed, connected
 from hetsim.sweeps.outcomes import Outcome
-from hetsim.sweeps.process import sendable
 from hetsim.sweeps.record import SweepRecord
+from hetsim.sweeps.sent_runs import common_of, received, run_sent
 
 
 class OnRay(Launcher):
@@ -50,58 +54,34 @@ class OnRay(Launcher):
         first = sendable(self, compositions(self.hydra_context.config_loader, self.config).templates)
         with connected((self.n_jobs or 0) * self.num_cpus):
             pool = RayPool(
-                *("hetsim.sweeps.process", self.n_jobs), of="the sweep", folder=folder, first=first, num_cpus=self.num_cpus,
+                "hetsim.sweeps.ray_launcher:answering",
+                self.n_jobs,
+                of="the sweep",
+                folder=folder,
+                first=first,
+                num_cpus=self.num_cpus,
                 num_gpus=self.num_gpus,
-            )  # fmt: skip
-            try:
-                with ThreadPoolExecutor(pool.size) as threads:
-                    work = _Work(pool, folder, enumerate(job_overrides, initial_job_idx))
-                    try:
-                        for working in [threads.submit(work.run) for _ in range(pool.size)]:
-                            working.result()
-                    except BaseException:
-                        pool.close()  # the threads wait for its processes
-                        raise
-            finally:
-                pool.close()
-        return [work.ended[number] for number in sorted(work.ended)]
+            )
+            with contextlib.closing(pool):
+                ended = dict(pool.map(partial(_ended, pool, folder), enumerate(job_overrides, initial_job_idx)))
+        return [ended[number] for number in sorted(ended)]
 
 
-class _Work:
-    """A sweep's runs, which several threads pass to processes."""
-
-    def __init__(self, pool: RayPool, folder: Path, runs: Iterator[tuple[int, Sequence[str]]]) -> None:
-        self.pool, self.folder, self.runs = pool, folder, runs
-        self.ended: dict[int, JobReturn] = {}
-        self._lock = threading.Lock()
-
-    def run(self) -> None:
-        """Execute runs one by one. Raises RunFailed if the pool has ended."""
-        while True:
-            with self._lock:
-                number, typed = next(self.runs, (None, ()))
-                if number is None:
-                    return
-            question = {"typed": [*typed], "number": number, "folder": str(self.folder)}
-            self.ended[number] = despite_losses(partial(self._ended, typed, question))
-
-    def _ended(self, typed: Sequence[str], question: dict[str, Any]) -> JobReturn:
-        with self.pool.borrowed() as process:
-            process.write(question)
-            try:
-                answer = process.read()
-            except NodeLost:
-                raise
-            except RunFailed as error:  # its process was killed, or its files are too large
-                if self.pool.ended is not None:
-                    raise
-                print(f"hetsim: error: {error}", file=sys.stderr, flush=True)
-                return _kept(Outcome(" ".join(typed), tuple(typed), failure=str(error)))
-        for text, stream in ((answer["out"], sys.stdout), (answer["err"], sys.stderr)):
-            print(text, end="", file=stream, flush=True)
-        if "refused" in answer:
-            return JobReturn(overrides=[*typed], status=JobStatus.FAILED, _return_value=ValueError(answer["refused"]))
-        return _kept(Outcome.from_json(answer["outcome"]))
+def _ended(pool: RayPool, folder: Path, run: tuple[int, Sequence[str]]) -> JobReturn:
+    """Execute a run. Raises RunFailed if the pool has ended, or if too many nodes are lost."""
+    number, typed = run
+    try:
+        answer = pool.ask({"typed": [*typed], "number": number, "folder": str(folder)})
+    except (NodeLost, PoolEnded):
+        raise
+    except RunFailed as error:  # its process was killed, or its files are too large
+        print(f"hetsim: error: {error}", file=sys.stderr, flush=True)
+        return _kept(Outcome(" ".join(typed), tuple(typed), failure=str(error)))
+    for text, stream in ((answer["out"], sys.stdout), (answer["err"], sys.stderr)):
+        print(text, end="", file=stream, flush=True)
+    if "refused" in answer:
+        return JobReturn(overrides=[*typed], status=JobStatus.FAILED, _return_value=ValueError(answer["refused"]))
+    return _kept(Outcome.from_json(answer["outcome"]))
 
 
 def _kept(outcome: Outcome) -> JobReturn:
@@ -109,3 +89,34 @@ def _kept(outcome: Outcome) -> JobReturn:
     assert SweepRecord.current is not None
     SweepRecord.current.outcomes.append(outcome)
     return JobReturn(overrides=[*outcome.typed], status=JobStatus.COMPLETED, _return_value=outcome)
+
+
+def sendable(launcher: Launcher, templates: Mapping[tuple[str, ...], Template]) -> str:
+    """The common data of a launcher's runs as a process's first line: Hydra's state, and the templates of the configs."""
+    return base64.b64encode(pickle.dumps((pickle.dumps(common_of(launcher)), dict(templates)))).decode()
+
+
+def answering(sent: str) -> Answer:
+    """In a process of the pool: the function that executes a run."""
+    common, templates = pickle.loads(base64.b64decode(sent))
+    context, _, master = received(common)
+    known = compositions(context.config_loader, master)
+    known.templates.update(templates)
+    records = (callback for callback in context.callbacks.callbacks if isinstance(callback, SweepRecord))
+    SweepRecord.current = next(records)  # it is no copy then, and writes no outcomes: they are sent
+    return lambda question, _: _answer(common, known, **question)
+
+
+def _answer(common: bytes, known: Compositions, *, typed: list[str], number: int, folder: str) -> dict[str, Any]:
+    told, errors = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(told), contextlib.redirect_stderr(errors):
+        try:
+            ended = run_sent(common, typed, known.known_template(typed), number, sweep=folder)
+            error = None if ended.status is JobStatus.COMPLETED else ended._return_value
+        except USERS as raised:  # there is no config to run
+            error = raised
+    printed = {"out": told.getvalue(), "err": errors.getvalue()}
+    if isinstance(error, Exception):
+        reason = sentence(error) if isinstance(error, USERS) else f"{type(error).__name__}: {sentence(error)}"
+        return {**printed, "refused": reason}
+    return {**printed, "outcome": ended.return_value.to_json()}

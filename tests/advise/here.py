@@ -5,27 +5,26 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from hetsim.advice.answers import Answers
-from hetsim.advice.processes import Processes, answered
 from hetsim.advice.progress import Progress
+from hetsim.advice.simulations import Simulations, StoredAnswers, answering
 
 
-class Here(Processes):
+class Here(Simulations):
     """Answers its questions itself, by way of JSON. After `stop_after` answers it asks the advice to end.
 
     With a `memo` it simulates what is not in it.
     """
 
-    def __init__(self, *, stop_after: int | None = None, answers: Answers | None = None, memo: dict[str, Any] | None = None) -> None:
+    def __init__(self, *, stop_after: int | None = None, answers: StoredAnswers | None = None, memo: dict[str, Any] | None = None) -> None:
         super().__init__(0, None, progress=Progress(shown=False), answers=answers)
         self.num_answers = 0
         self._stop_after = stop_after
         self._memo = {} if memo is None else memo
 
-    def _answer(self, question: dict[str, Any]) -> dict[str, Any]:
-        asked = json.dumps({**question, "config_dir": None})
+    def _simulated(self, question: dict[str, Any]) -> dict[str, Any]:
+        asked = json.dumps(question)
         if asked not in self._memo:
-            self._memo[asked] = json.dumps(answered(json.loads(asked)))
+            self._memo[asked] = json.dumps(answering(None)(json.loads(asked), None))
         found: dict[str, Any] = json.loads(self._memo[asked])
         self.num_answers += 1
         if self.num_answers == self._stop_after:

@@ -21,9 +21,9 @@ from hetsim.advice.advice import Advice, advice, worth_training
 from hetsim.advice.candidates import Candidate, baseline, with_allocations
 from hetsim.advice.data import as_data
 from hetsim.advice.picture import picture
-from hetsim.advice.processes import Processes
 from hetsim.advice.question import asked
 from hetsim.advice.simulated import Goal, Outcome, experiment, simulated
+from hetsim.advice.simulations import Simulations
 from hetsim.advice.text import text
 from hetsim.advice.timing import Timed, Timing
 from hetsim.advice.training import Round, Trained, Training, reachable
@@ -370,7 +370,7 @@ def test_python_has_the_same(tmp_path: Path) -> None:
 
 def test_a_process_that_is_killed_costs_one_candidate() -> None:
     """Its next question goes to another one."""
-    with Processes(1, None) as processes:
+    with Simulations(1, None) as processes:
         first = processes._pool._all[0]
         first._process.kill()
         first._process.wait()

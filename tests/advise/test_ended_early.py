@@ -21,9 +21,9 @@ from worlds import exit_status
 
 import hetsim
 from hetsim.advice.advice import Advice, advice
-from hetsim.advice.answers import FILE, Answers
 from hetsim.advice.progress import Progress
 from hetsim.advice.question import asked
+from hetsim.advice.simulations import FILE, StoredAnswers
 from hetsim.advice.text import text
 from hetsim.cli.advise import main
 
@@ -76,7 +76,7 @@ def test_an_advice_resumes_from_its_folder(tmp_path: Path) -> None:
     asks = asked(WORDS, None)
 
     def once(stop_after: int | None = None) -> tuple[Advice, Here]:
-        here = Here(stop_after=stop_after, answers=Answers(tmp_path, repr(asks.experiment)))
+        here = Here(stop_after=stop_after, answers=StoredAnswers(tmp_path, repr(asks.experiment)))
         return advice(asks, here, lambda _: None), here
 
     _, first = once(6)

@@ -14,7 +14,7 @@ from optuna.trial import TrialState, create_trial
 from worlds import exit_status
 
 import hetsim
-from hetsim.advice.answers import Answers
+from hetsim.advice.simulations import StoredAnswers
 from hetsim.cli.search import main
 
 WORDS = ("workload=phantom", "batch_size=int(interval(32,256))", "method=ssgd,asgd", "budget.epochs=1", "pictures=false", "trace=none")
@@ -142,7 +142,7 @@ def test_an_advice_does_not_append_to_a_file_with_another_name(tmp_path: Path) -
     (tmp_path / "mine").write_text("mine\n")
     (tmp_path / "advice" / "answers.jsonl").hardlink_to(tmp_path / "mine")
 
-    Answers(tmp_path / "advice", "").keep({"q": 1}, {"a": 2})
+    StoredAnswers(tmp_path / "advice", "").keep({"q": 1}, {"a": 2})
 
     assert (tmp_path / "mine").read_text() == "mine\n"
     assert (tmp_path / "advice" / "answers.jsonl").read_text().startswith("mine\n{")

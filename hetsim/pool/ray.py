@@ -24,9 +24,9 @@ from typing import Any
 from hetsim.errors import RunFailed
 from hetsim.files.temporary import temporary_folder
 from hetsim.files.writing import write_text
-from hetsim.pool.pool import NodeLost
-from hetsim.pool.ray_seat import Seat
-from hetsim.pool.sent_files import unpack
+from hetsim.pool.pool import NodeLost, Pool, PoolEnded
+from hetsim.pool.process import Process, Reply, converse
+from hetsim.pool.sent_files import Sent, packed, unpack
 from hetsim.version import __version__
 
 MISSING = "Ray is not installed: install hetsim[ray], as in pip install 'hetsim[ray]'"
@@ -98,27 +98,75 @@ def _restore(handlers: Mapping[signal.Signals, Any]) -> None:
             signal.signal(number, handler)
 
 
+class Seat:
+    """An actor that Ray starts on a node. It owns a process, the same as a local one, and passes JSON lines to it and back.
+
+    The process ends when the actor ends, in any way, because a pipe closes.
+    """
+
+    def __init__(self) -> None:
+        self._process: Process | None = None
+        self._scratch: str | None = None
+        self._stack = contextlib.ExitStack()
+
+    def start(self, function: str, of: str, first: object, version: str, where: str, imports_there: bool, mark: str | None) -> str | None:
+        """Start the process. Returns a sentence if this node cannot run it.
+
+        Args:
+            function: the function that the process calls first.
+            of: the user of the processes, in words.
+            first: the first message to each process.
+            version: the user's version of hetsim.
+            where: the user's current folder, which is current here if this node has it.
+            imports_there: whether Python imports modules from that folder.
+            mark: a file in the folder of the runs; None if there are no such runs. A node without it sends the files of its runs.
+        """
+        if version != __version__:
+            return f"a node of the Ray cluster has hetsim {__version__}, and this is {version}: install the same version on all nodes"
+        with contextlib.suppress(OSError):
+            os.chdir(where)
+            if imports_there:
+                sys.path.append(os.getcwd())
+        if mark is not None and not Path(mark).exists():
+            self._scratch = str(self._stack.enter_context(temporary_folder("hetsim-ray-")))
+        self._process = Process(function, of=of, first=first)
+        return None
+
+    def exchange(self, message: Any, begins: bool) -> tuple[str | None, str | None, list[Sent]]:
+        """The process's next message as JSON, or the reason without one, and the files of the finished run."""
+        assert self._process is not None
+        if begins and self._scratch is not None and "folder" in message:
+            message = {**message, "folder": self._scratch}
+        try:
+            answer = self._process.exchange(message, begins)
+            ended = self._scratch is not None and "asked" not in answer
+            return json.dumps(answer), None, packed(Path(self._scratch)) if ended and self._scratch else []
+        except (RunFailed, OSError) as error:
+            return None, str(error), []
+
+    def close(self) -> None:
+        """End the process and its current run, which removes its unfinished files."""
+        if self._process is not None:
+            self._process.close()
+        self._stack.close()
+
+
 class RayProcess:
     """A process on a node, with the interface of a local one."""
 
     def __init__(self, actor: Any, folder: Path | None) -> None:
         self.actor = actor
         self._folder = folder
-        self._message: object = None
 
-    def fresh(self) -> None:
-        """The same as `Conversation.fresh`, done by the node."""
+    def ask(self, question: object, reply: Reply | None = None) -> Any:
+        """The same as `Asked.ask`. The files of a finished run are then in the folder."""
+        return converse(self._exchange, question, reply)
 
-    def write(self, message: object) -> None:
-        """The same as `Conversation.write`."""
-        self._message = message
-
-    def read(self) -> dict[str, Any]:
-        """The same as `Conversation.read`. The files of a finished run are then in the folder."""
+    def _exchange(self, message: object, begins: bool) -> dict[str, Any]:
         import ray
 
         try:
-            answer, failure, files = ray.get(self.actor.converse.remote(self._message))
+            answer, failure, files = ray.get(self.actor.exchange.remote(message, begins))
         except ray.exceptions.RayTaskError as error:
             raise RunFailed(f"a Ray node failed in hetsim's own code ({' '.join(str(error.cause).split())[:300]})") from None
         except ray.exceptions.RayError as error:
@@ -128,24 +176,32 @@ class RayProcess:
         if files:
             assert self._folder is not None
             unpack(files, self._folder)
-        found: dict[str, Any] = json.loads(answer)
-        return found
+        next_message: dict[str, Any] = json.loads(answer)
+        return next_message
 
 
-class RayPool:
+class RayPool(Pool):
     """One process for each CPU of the cluster, or the given number as far as there is room."""
 
     def __init__(
-        self, module: str, size: int | None, *, of: str, folder: Path | None, first: object = None, num_cpus: float = 1, num_gpus: float = 0
+        self,
+        function: str,
+        size: int | None,
+        *,
+        of: str,
+        folder: Path | None,
+        first: object = None,
+        num_cpus: float = 1,
+        num_gpus: float = 0,
     ) -> None:
         import ray
 
-        self.size = size or _room(num_cpus, num_gpus)
+        self.size = size or _num_processes(num_cpus, num_gpus)
         self._folder = None if folder is None else folder.absolute()
         self._mark = None if self._folder is None else self._folder / f".hetsim-ray-{uuid.uuid4().hex}"
         where, imports_there = os.getcwd(), bool({"", os.getcwd()} & set(sys.path))
         mark = None if self._mark is None else str(self._mark)
-        self._started = (module, of, ray.put(first), __version__, where, imports_there, mark)
+        self._started = (function, of, ray.put(first), __version__, where, imports_there, mark)
         self._needs = {"num_cpus": num_cpus, "num_gpus": num_gpus, "max_concurrency": 2, "max_restarts": 0}
         self._idle: SimpleQueue[RayProcess | None] = SimpleQueue()
         self._lock = threading.Lock()
@@ -210,14 +266,16 @@ class RayPool:
         process = self._idle.get()
         if process is None or self.ended is not None:
             self._idle.put(None)  # for the next
-            raise self.ended or RunFailed("the processes were ended")
+            raise self.ended or PoolEnded("the processes were ended")
         try:
             yield process
         except NodeLost:
             self._lost(process.actor)
             raise
-        except BaseException:
+        except BaseException as error:
             self._idle.put(process)
+            if isinstance(error, RunFailed) and self.ended is not None:
+                raise self.ended from None
             raise
         self._losses = 0
         self._idle.put(process)
@@ -226,7 +284,7 @@ class RayPool:
         """The same as `Pool.kill`."""
         import ray
 
-        self._end(RunFailed("the processes were ended"))
+        self._end(PoolEnded("the processes were ended"))
         for actor in self._actors:
             ray.kill(actor)
 
@@ -234,7 +292,7 @@ class RayPool:
         """The same as `Pool.close`."""
         import ray
 
-        self._end(RunFailed("the processes were ended"))
+        self._end(PoolEnded("the processes were ended"))
         with contextlib.suppress(Exception):  # the cluster may be lost, too
             if closing := [actor.close.remote() for actor in self._placed]:
                 ray.wait(closing, num_returns=len(closing), timeout=CLOSE_SECONDS)
@@ -246,7 +304,7 @@ class RayPool:
             self._mark.unlink(missing_ok=True)
 
 
-def _room(num_cpus: float, num_gpus: float) -> int:
+def _num_processes(num_cpus: float, num_gpus: float) -> int:
     """How many processes fit on the nodes. Raises ValueError if none fits."""
     import ray
 
