@@ -245,18 +245,9 @@ class DecoupledSteps(Coordination):
                 steps, samples = [count + 1 for count in steps], [count + batch.samples for count in samples]
             elif message.kind == PULL:
                 p = message.version % self.fragments
-                yield from Send(
-                    server,
-                    fragment_entries(x, fragments[p]),
-                    kind=ANSWER,
-                    version=message.version,
-                    done=done,
-                    kept=max(steps),
-                    steps=steps[p],
-                    samples=samples[p],
-                    seconds=seconds / max(1, since_answer),
-                    loss=loss / max(1, since_answer),
-                )
+                counts = {"done": done, "kept": max(steps), "steps": steps[p], "samples": samples[p]}
+                means = {"seconds": seconds / max(1, since_answer), "loss": loss / max(1, since_answer)}
+                yield from Send(server, fragment_entries(x, fragments[p]), kind=ANSWER, version=message.version, **counts, **means)
                 answered, since_answer, seconds, loss = message.version, 0, 0.0, 0.0
             elif message.kind == FRAGMENT:
                 version, epoch = message.version, message.epoch

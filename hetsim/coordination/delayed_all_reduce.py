@@ -11,18 +11,7 @@ from hetsim.coordination.bookkeeping.timings import UnreportedTimings
 from hetsim.coordination.delayed_base import OneStepDelay
 from hetsim.coordination.plan import Plan, Split
 from hetsim.coordination.state import State
-from hetsim.effects import (
-    AllReduce,
-    Commit,
-    Contribution,
-    Gather,
-    Node,
-    Pending,
-    Program,
-    Start,
-    Update,
-    Wait,
-)
+from hetsim.effects import AllReduce, Commit, Contribution, Gather, Node, Pending, Program, Start, Update, Wait
 from hetsim.policies.compression import NoCompression
 from hetsim.vector import Vector
 

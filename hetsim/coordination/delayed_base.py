@@ -9,11 +9,7 @@ from hetsim import checks
 from hetsim.coordination.base import Coordination
 from hetsim.coordination.plan import Plan
 from hetsim.coordination.state import State
-from hetsim.effects import (
-    Contribution,
-    LocalUpdate,
-    Program,
-)
+from hetsim.effects import Contribution, LocalUpdate, Program
 from hetsim.policies.admission import Barrier
 from hetsim.policies.compensation import NoCompensation
 from hetsim.policies.weighting import NoDiscount

@@ -13,21 +13,7 @@ from hetsim.coordination.bookkeeping.outstanding import Pushes
 from hetsim.coordination.delayed_base import OneStepDelay
 from hetsim.coordination.plan import Plan, cursors
 from hetsim.coordination.state import State
-from hetsim.effects import (
-    Batch,
-    Commit,
-    Contribution,
-    Gradient,
-    Message,
-    Node,
-    Pending,
-    Program,
-    Receive,
-    Send,
-    Start,
-    Update,
-    Wait,
-)
+from hetsim.effects import Batch, Commit, Contribution, Gradient, Message, Node, Pending, Program, Receive, Send, Start, Update, Wait
 
 MAX_PULL_EVERY = 100_000
 """The maximum number of pushes between two pulls of a worker, and so of its gradients in transit."""

@@ -12,13 +12,14 @@ from hetsim.cluster.fewer import without
 from hetsim.cluster.model import Cluster, NodeSpec, Server
 from hetsim.cluster.network.changing import changes
 from hetsim.cluster.network.racks import Rack
+from hetsim.cluster.parse import values
 from hetsim.cluster.parse.faults import parse_faults, with_pauses
 from hetsim.cluster.parse.hosts import parse_hosts
 from hetsim.cluster.parse.machines import translate_machines
 from hetsim.cluster.parse.network import network_mapping, parse_between, parse_network, parse_racks, parse_server
 from hetsim.cluster.parse.nodes import parse_nodes, replace_numbers
 from hetsim.cluster.parse.validity import parse_calibration
-from hetsim.cluster.parse.values import LINKS, parse_list, parse_number
+from hetsim.cluster.parse.values import LINKS
 from hetsim.cluster.quantities import convert_to_si
 
 OF_MODEL = ("num_parameters", "parameters", "bytes_per_parameter")
@@ -43,7 +44,7 @@ def parse_cluster(config: Any) -> Cluster:
     elif entries.get("reference") is not None:
         raise ValueError("cluster.reference is what the speed of machines refers to: give cluster.machines, or leave it out")
     else:
-        rows = [(f"cluster.nodes.{index}", row) for index, row in enumerate(parse_list("cluster.nodes", entries["nodes"], "nodes"))]
+        rows = [(f"cluster.nodes.{index}", row) for index, row in enumerate(values.sequence("cluster.nodes", entries["nodes"], "nodes"))]
     seed = checks.whole("cluster.seed", 0 if entries.get("seed") is None else entries["seed"], least=0)
     network = parse_network(entries["network"])
     nodes: list[NodeSpec] = []
@@ -52,7 +53,7 @@ def parse_cluster(config: Any) -> Cluster:
     if not nodes:
         raise ValueError("cluster.nodes is empty: describe at least one node")
     shared = entries["network"]
-    defaults = {key: parse_number("cluster.network", shared, key) for key in LINKS if shared.get(key) is not None}
+    defaults = {key: values.number("cluster.network", shared, key) for key in LINKS if shared.get(key) is not None}
     if defaults:
         nodes = [replace_numbers(node, {key: value for key, value in defaults.items() if getattr(node, key) is None}) for node in nodes]
     server = replace(parse_server(entries["server"]), assumed=assumed)
@@ -82,7 +83,7 @@ def _parse_left_out(config: Any, num_nodes: int) -> Sequence[int]:
     key = "cluster.leave_out"
     if config is None:
         return ()
-    ranks = parse_list(key, config, "nodes by their rank, such as [6, 7]")
+    ranks = values.sequence(key, config, "nodes by their rank, such as [6, 7]")
     for rank in ranks:
         if checks.whole(key, rank, least=0) >= num_nodes:
             raise ValueError(f"{key}: there is no node {rank}, because the cluster has {num_nodes}: count from 0")

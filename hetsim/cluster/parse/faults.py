@@ -12,8 +12,8 @@ from hetsim import checks
 from hetsim.cluster.distributions import Distribution, parse_distribution
 from hetsim.cluster.faults import Faults, Outages
 from hetsim.cluster.model import NodeSpec
+from hetsim.cluster.parse import values
 from hetsim.cluster.parse.availability import read_absences
-from hetsim.cluster.parse.values import parse_list, parse_number, parse_optional_distribution
 
 SCHEDULED, DRAWN = ("join", "crash", "repair", "leave", "stop", "continue"), ("seconds_to_crash", "seconds_to_repair")
 
@@ -29,14 +29,14 @@ def parse_faults(config: Any, num_nodes: int) -> Faults:
     stops: dict[int, list[tuple[float, float]]] = {}
     absent: dict[int, list[tuple[float, float]]] = {}
     drawn: dict[int, tuple[Distribution, Distribution | None]] = {}
-    for index, row in enumerate(parse_list(f"{key}.schedule", entry.get("schedule") or [], "faults")):
+    for index, row in enumerate(values.sequence(f"{key}.schedule", entry.get("schedule") or [], "faults")):
         where = f"{key}.schedule.{index}"
         fault = checks.mapping(where, row, required=("nodes",), optional=(*SCHEDULED, *DRAWN))
         for rank in _parse_ranks(f"{where}.nodes", fault["nodes"], num_nodes):
             if fault.get("seconds_to_crash") is not None:
                 if rank in drawn:
                     raise ValueError(f"{where}: node {rank} has a distribution of crashes already: give it one")
-                to_repair = parse_optional_distribution(where, fault, "seconds_to_repair")
+                to_repair = values.distribution(where, fault, "seconds_to_repair")
                 drawn[rank] = parse_distribution(f"{where}.seconds_to_crash", fault["seconds_to_crash"]), to_repair
             absent.setdefault(rank, []).extend(_absences(where, fault))
             stops.setdefault(rank, []).extend(_stops(where, fault))
@@ -62,8 +62,8 @@ def parse_faults(config: Any, num_nodes: int) -> Faults:
             hangs = frozenset(start for start, _ in stops[rank])
             nodes[rank] = Outages(scheduled=scheduled, hangs=hangs, **_distributions(drawn.get(rank)))
     return Faults(
-        detection_seconds=parse_number(key, entry, "detection_seconds"),
-        regroup_seconds=parse_number(key, entry, "regroup_seconds"),
+        detection_seconds=values.number(key, entry, "detection_seconds"),
+        regroup_seconds=values.number(key, entry, "regroup_seconds"),
         nodes=nodes,
         lost_after_seconds=lost_after,
         pauses={rank: times for rank, times in pauses.items() if times},
@@ -121,7 +121,7 @@ def _stops(where: str, fault: Mapping[str, Any]) -> Iterator[tuple[float, float]
 def _parse_ranks(key: str, value: Any, num_nodes: int) -> Sequence[int]:
     if value == "all":
         return range(num_nodes)
-    ranks = parse_list(key, value, "nodes by their rank, such as [0, 3], or all")
+    ranks = values.sequence(key, value, "nodes by their rank, such as [0, 3], or all")
     if not ranks:
         raise ValueError(f"{key} names no node: list some by their rank, or say all")
     for rank in ranks:

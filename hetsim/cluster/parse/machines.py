@@ -10,21 +10,11 @@ from typing import Any, NamedTuple
 
 from hetsim import checks
 from hetsim.cluster.model import MACHINE
+from hetsim.cluster.parse import values
 from hetsim.cluster.parse.network import EXAMPLE as NETWORK
 from hetsim.cluster.parse.network import OF_SERVER
 from hetsim.cluster.parse.nodes import CHANGES, MAX_NODES_PER_ROW, OF_ROW
-from hetsim.cluster.parse.values import (
-    LINKS,
-    Card,
-    parse_card,
-    parse_flag,
-    parse_list,
-    parse_number,
-    parse_rate,
-    parse_table,
-    refuse_throughput,
-    replace_network_by_links,
-)
+from hetsim.cluster.parse.values import LINKS, Card
 
 LATENCY_INSIDE, LATENCY_OUTWARDS = 10e-6, 20e-6
 """The latency within a machine, and the latency that each machine adds to a message that leaves or enters: 50 µs between two machines."""
@@ -70,7 +60,7 @@ def translate_machines(entries: Mapping[str, Any]) -> TranslatedMachines:
         )
     network = _parse_mapping("cluster.network", entries.get("network"), example=NETWORK)
     reference = _parse_reference(entries.get("reference"))
-    configs = parse_list("cluster.machines", entries["machines"], "machines")
+    configs = values.sequence("cluster.machines", entries["machines"], "machines")
     if not configs:
         raise ValueError("cluster.machines is empty: describe at least one machine")
     racks = _parse_mapping("cluster.network.racks", network.get("racks"))
@@ -100,8 +90,8 @@ def translate_machines(entries: Mapping[str, Any]) -> TranslatedMachines:
     server = _parse_mapping("cluster.server", entries.get("server"), keys=("network", *OF_SERVER), example="{network: 1 Gbit/s}")
     cards = [machine.card for machine in machines]
     if server.get("network") is not None:
-        cards.append(parse_card("cluster.server.network", server["network"]))
-    server = replace_network_by_links("cluster.server", server)
+        cards.append(values.card("cluster.server.network", server["network"]))
+    server = values.expand_network("cluster.server", server)
     if (box := str(server.get("rack"))) in inside and not {*LINKS} & {*server}:
         raise ValueError(
             f"cluster.server is in rack {box}, so a network card is not its link: write server: {{rack: {box}, network: "
@@ -138,9 +128,9 @@ def _parse_machine(key: str, config: Any, reference: Mapping[str, Any], default_
             f"{checks.suggestion(rack, racks)}"
         )
     count = checks.whole(f"{key}.count", entry.pop("count", 1), most=MAX_NODES_PER_ROW)
-    card = parse_card(f"{key}.network", entry.pop("network", default_card))
+    card = values.card(f"{key}.network", entry.pop("network", default_card))
     num_nodes, of_node, node = _parse_gpus(key, entry)
-    half_duplex = parse_flag(key, entry, "half_duplex")
+    half_duplex = values.flag(key, entry, "half_duplex")
     if half_duplex and card.up != card.down:
         raise ValueError(f"{key} is half_duplex, so its network carries both directions at one rate: write network: 40 Mbit/s")
     return Machine(
@@ -149,10 +139,10 @@ def _parse_machine(key: str, config: Any, reference: Mapping[str, Any], default_
         num_nodes=num_nodes,
         num_copies=count,
         card=card,
-        latency_seconds=parse_number(key, entry, "latency_seconds", LATENCY_OUTWARDS),
+        latency_seconds=values.number(key, entry, "latency_seconds", LATENCY_OUTWARDS),
         half_duplex=half_duplex,
         changes={name: entry[name] for name in CHANGES if name in entry},
-        inside=parse_rate(f"{key}.inside", entry["inside"]) if num_nodes > 1 else 0.0,
+        inside=values.rate(f"{key}.inside", entry["inside"]) if num_nodes > 1 else 0.0,
         rack=rack,
     )
 
@@ -165,9 +155,9 @@ def _parse_mapping(key: str, config: Any, *, keys: Collection[str] | None = None
 
 def _parse_gpus(key: str, machine: Mapping[str, Any]) -> tuple[int, str, dict[str, Any]]:
     """The number of a machine's nodes, the config key of one of them, and the node's values."""
-    values = {name: value for name, value in machine.items() if name not in OF_MACHINE}
+    machine_entry = {name: value for name, value in machine.items() if name not in OF_MACHINE}
     if "gpus" not in machine:
-        num_gpus, of_row, row = 1, key, values
+        num_gpus, of_row, row = 1, key, machine_entry
     else:
         of_row = f"{key}.gpus"
         row = _parse_mapping(of_row, machine["gpus"], example=GPUS)
@@ -178,9 +168,9 @@ def _parse_gpus(key: str, machine: Mapping[str, Any]) -> tuple[int, str, dict[st
             )
         num_gpus = checks.whole(f"{of_row}.count", row.pop("count"), most=MAX_NODES_PER_ROW)
     if "gpus" in machine:
-        if misplaced := next((name for name in values if name in OF_NODE), None):
+        if misplaced := next((name for name in machine_entry if name in OF_NODE), None):
             raise ValueError(f"{key}.{misplaced} is not a key of a machine with gpus: keys of a node belong into {of_row}")
-        checks.mapping(key, values, optional=("count", "network", *OF_MACHINE))
+        checks.mapping(key, machine_entry, optional=("count", "network", *OF_MACHINE))
     _check_row(of_row, row, num_gpus, beside=key)
     if num_gpus > 1 and "inside" not in machine:
         raise ValueError(f"{key}.inside is missing: give what each GPU sends inside, such as 12 GB/s for PCIe 3 or 300 GB/s for NVLink")
@@ -191,7 +181,7 @@ def _parse_gpus(key: str, machine: Mapping[str, Any]) -> tuple[int, str, dict[st
 
 def _check_row(key: str, row: Mapping[str, Any], num_gpus: int, *, beside: str) -> None:
     """Raise ValueError for unknown keys of a node, and for keys that the machine, `beside` it, would override."""
-    refuse_throughput(key, row)
+    values.refuse_throughput(key, row)
     card = "network" if num_gpus == 1 else "inside"
     if link := next((name for name in LINKS if name in row), None):
         raise ValueError(f"{key}.{link} does nothing, because the links of machines are their network and inside: write {beside}.{card}")
@@ -210,10 +200,10 @@ def _parse_reference(config: Any) -> dict[str, Any]:
         return {}
     key = "cluster.reference"
     if isinstance(config, Mapping):
-        refuse_throughput(key, config)
+        values.refuse_throughput(key, config)
     entry = checks.mapping(key, config, optional=(*SECONDS, "table"), example="{seconds_per_sample: 2.5 ms}")
-    times: dict[str, Any] = {name: parse_number(key, entry, name) for name in SECONDS if entry.get(name) is not None}
-    return times if entry.get("table") is None else {**times, "table": parse_table(f"{key}.table", entry["table"], of="samples")}
+    times: dict[str, Any] = {name: values.number(key, entry, name) for name in SECONDS if entry.get(name) is not None}
+    return times if entry.get("table") is None else {**times, "table": values.table(f"{key}.table", entry["table"], of="samples")}
 
 
 def _time_key(row: Mapping[str, Any]) -> str | None:

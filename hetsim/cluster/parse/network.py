@@ -10,18 +10,10 @@ from hetsim import checks
 from hetsim.cluster.model import Network, NodeSpec, Server
 from hetsim.cluster.network.collectives import ALGORITHMS
 from hetsim.cluster.network.racks import NOTHING, Between, Rack
+from hetsim.cluster.parse import values
 from hetsim.cluster.parse.hosts import CPU, parse_communication, parse_cpu
 from hetsim.cluster.parse.nodes import CHANGES, parse_link_slowdown
-from hetsim.cluster.parse.values import (
-    LINKS,
-    parse_flag,
-    parse_list,
-    parse_number,
-    parse_optional_distribution,
-    parse_rate,
-    parse_table,
-    replace_network_by_links,
-)
+from hetsim.cluster.parse.values import LINKS
 
 OF_RACK = ("oversubscription", "half_duplex", "latency_seconds", "within", *CHANGES)
 """The keys of a rack besides its links."""
@@ -49,13 +41,13 @@ def parse_network(config: Any) -> Network:
     sharing = default_sharing(entry) if entry.get("sharing") is None else entry["sharing"]
     algorithm = "ring" if entry.get("all_reduce") is None else entry["all_reduce"]
     return Network(
-        latency_seconds=parse_number("cluster.network", entry, "latency_seconds", LATENCY),
-        bytes_per_second=parse_rate("cluster.network.bytes_per_second", entry["bytes_per_second"]),
+        latency_seconds=values.number("cluster.network", entry, "latency_seconds", LATENCY),
+        bytes_per_second=values.rate("cluster.network.bytes_per_second", entry["bytes_per_second"]),
         sharing=checks.choice("cluster.network.sharing", sharing, ("max_min", "none")),
-        jitter_seconds=parse_optional_distribution("cluster.network", entry, "jitter_seconds"),
-        sharing_noise=parse_optional_distribution("cluster.network", entry, "sharing_noise"),
+        jitter_seconds=values.distribution("cluster.network", entry, "jitter_seconds"),
+        sharing_noise=values.distribution("cluster.network", entry, "sharing_noise"),
         all_reduce=checks.choice("cluster.network.all_reduce", algorithm, tuple(ALGORITHMS)),
-        all_reduce_table=() if table is None else parse_table("cluster.network.all_reduce_table", table, of="bytes"),
+        all_reduce_table=() if table is None else values.table("cluster.network.all_reduce_table", table, of="bytes"),
         cpu=parse_communication(entry.get("cpu")),
     )
 
@@ -69,19 +61,19 @@ def parse_server(config: Any) -> Server:
     """The server that `cluster.server` describes. Raises ValueError if it is invalid."""
     key = "cluster.server"
     optional = (*OF_SERVER[1:], "network")
-    entry = replace_network_by_links(
+    entry = values.expand_network(
         key, checks.mapping(key, config, required=OF_SERVER[:1], optional=optional, example="{seconds_per_update: 1 ms}")
     )
     return Server(
         seconds_per_update=checks.seconds(f"{key}.seconds_per_update", entry["seconds_per_update"], zero=True),
-        seconds_per_byte=parse_number(key, entry, "seconds_per_byte"),
-        seconds_per_vector_operation=parse_number(key, entry, "seconds_per_vector_operation"),
-        noise=parse_optional_distribution(key, entry, "noise"),
+        seconds_per_byte=values.number(key, entry, "seconds_per_byte"),
+        seconds_per_vector_operation=values.number(key, entry, "seconds_per_vector_operation"),
+        noise=values.distribution(key, entry, "noise"),
         shards=checks.whole(f"{key}.shards", 1 if entry.get("shards") is None else entry["shards"]),
-        latency_seconds=parse_number(key, entry, "latency_seconds"),
-        uplink_bytes_per_second=parse_number(key, entry, LINKS[0], None),
-        downlink_bytes_per_second=parse_number(key, entry, LINKS[1], None),
-        half_duplex=parse_flag(key, entry, "half_duplex"),
+        latency_seconds=values.number(key, entry, "latency_seconds"),
+        uplink_bytes_per_second=values.number(key, entry, LINKS[0], None),
+        downlink_bytes_per_second=values.number(key, entry, LINKS[1], None),
+        half_duplex=values.flag(key, entry, "half_duplex"),
         link_slowdown=parse_link_slowdown(key, entry),
         rack=None if entry.get("rack") is None else str(entry["rack"]),
         device=None if entry.get("device") is None else checks.device("cluster.server.device", entry["device"]),
@@ -123,10 +115,12 @@ def parse_racks(config: Any, nodes: Sequence[NodeSpec], server: Server, card: fl
 def parse_between(config: Any, racks: Mapping[str, Rack]) -> dict[frozenset[int | str], Between]:
     """The ways by pairs of racks. Raises ValueError for undescribed racks, racks that are no neighbours, and repeated pairs."""
     key, ways = "cluster.network.between", {}
-    for place, value in enumerate(parse_list(key, [] if config is None else config, "ways such as {racks: [a, b], bytes_per_second: 1e8}")):
+    for place, value in enumerate(
+        values.sequence(key, [] if config is None else config, "ways such as {racks: [a, b], bytes_per_second: 1e8}")
+    ):
         row = f"{key}.{place}"
         entry = checks.mapping(row, value, required=("racks",), optional=("bytes_per_second", "latency_seconds", *CHANGES))
-        names = [str(name) for name in parse_list(f"{row}.racks", entry["racks"], "two racks")]
+        names = [str(name) for name in values.sequence(f"{row}.racks", entry["racks"], "two racks")]
         if len(names) != 2 or names[0] == names[1]:
             raise ValueError(f"{row}.racks must be two racks, such as [a, b], not {entry['racks']!r}")
         for name in names:
@@ -139,8 +133,8 @@ def parse_between(config: Any, racks: Mapping[str, Rack]) -> dict[frozenset[int 
         pair: frozenset[int | str] = frozenset(f"rack {name}" for name in names)
         if pair in ways:
             raise ValueError(f"{key} has the way between {' and '.join(names)} twice: leave one of them out")
-        rate = None if entry.get("bytes_per_second") is None else parse_rate(f"{row}.bytes_per_second", entry["bytes_per_second"])
-        latency = parse_number(row, entry, "latency_seconds", None)
+        rate = None if entry.get("bytes_per_second") is None else values.rate(f"{row}.bytes_per_second", entry["bytes_per_second"])
+        latency = values.number(row, entry, "latency_seconds", None)
         ways[pair] = Between(bytes_per_second=rate, latency_seconds=latency, link_slowdown=parse_link_slowdown(row, entry))
         if ways[pair] == NOTHING:
             raise ValueError(f"{row} describes nothing: give bytes_per_second, latency_seconds or link_slowdown")
@@ -156,7 +150,7 @@ def _outwards(rack: str | None, inside: Mapping[str, str | None]) -> Iterator[st
 
 def _parse_rack(key: str, entry: Mapping[str, Any], members: Sequence[NodeSpec], card: float | None) -> Rack:
     """A rack. With `oversubscription` k, its link carries 1/k of the sum over its nodes' links."""
-    carries = {name: parse_number(key, entry, name, None) for name in LINKS}
+    carries = {name: values.number(key, entry, name, None) for name in LINKS}
     if entry.get("oversubscription") is not None:
         times = checks.number(f"{key}.oversubscription", entry["oversubscription"])
         if any(carries.values()):
@@ -169,6 +163,6 @@ def _parse_rack(key: str, entry: Mapping[str, Any], members: Sequence[NodeSpec],
     if carries[LINKS[1]] is None:
         carries[LINKS[1]] = carries[LINKS[0]]
     within = None if entry.get("within") is None else str(entry["within"])
-    half_duplex, latency = parse_flag(key, entry, "half_duplex"), parse_number(key, entry, "latency_seconds")
+    half_duplex, latency = values.flag(key, entry, "half_duplex"), values.number(key, entry, "latency_seconds")
     slowdown = parse_link_slowdown(key, entry)
     return Rack(**carries, half_duplex=half_duplex, link_slowdown=slowdown, latency_seconds=latency, within=within)

@@ -13,17 +13,9 @@ from hetsim.cluster.distributions import Distribution, parse_distribution
 from hetsim.cluster.factors import regular_file
 from hetsim.cluster.model import NodeSpec, SlowSpells
 from hetsim.cluster.network.link_slowdown import LinkSlowdown
+from hetsim.cluster.parse import values
 from hetsim.cluster.parse.hosts import COLD, CPU, FIRST, parse_cold, parse_cpu
-from hetsim.cluster.parse.values import (
-    LINKS,
-    POSITIVE,
-    parse_flag,
-    parse_number,
-    parse_optional_distribution,
-    parse_table,
-    refuse_throughput,
-    replace_network_by_links,
-)
+from hetsim.cluster.parse.values import LINKS, POSITIVE
 
 CHANGES = ("link_slowdown", "link_slowdown_period_seconds")
 """The keys for changing links, which nodes, racks, the server and machines have."""
@@ -54,17 +46,17 @@ def parse_nodes(key: str, config: Any, seed: int, index: int) -> Iterator[NodeSp
     """The `count` nodes of one row. They are equal, except for numbers that are drawn for each node."""
     more = (*DRAWN[2:], "network", *CPU, *COLD, FIRST, *OTHERS)
     if isinstance(config, Mapping):
-        refuse_throughput(key, config)
+        values.refuse_throughput(key, config)
     if isinstance(config, Mapping) and config.get("table") is not None:
         for name in DRAWN[:2]:
             if config.get(name) is not None:
                 raise ValueError(f"{key} has a table and {name}, which the table replaces: leave one of them out")
         entry = checks.mapping(key, config, required=("count", "table"), optional=more)
-        table = parse_table(f"{key}.table", entry["table"], of="samples")
+        table = values.table(f"{key}.table", entry["table"], of="samples")
     else:
         entry = checks.mapping(key, config, required=("count", *DRAWN[:2]), optional=("table", *more), example=EXAMPLE)
         table = ()
-    entry = replace_network_by_links(key, entry)
+    entry = values.expand_network(key, entry)
     count = checks.whole(f"{key}.count", entry["count"])
     if count > MAX_NODES_PER_ROW:
         raise ValueError(f"{key}.count must be at most {MAX_NODES_PER_ROW}, not {count}: so many nodes would not fit into memory")
@@ -75,13 +67,13 @@ def parse_nodes(key: str, config: Any, seed: int, index: int) -> Iterator[NodeSp
             if name in POSITIVE and min(drawn[name]) <= 0:
                 raise ValueError(f"{key}.{name} must be above zero, but its distribution drew {min(drawn[name])}: give it a loc above zero")
             for value in (min(drawn[name]), max(drawn[name])):
-                parse_number(f"a draw of {key}", {name: value}, name)
-    numbers = {name: parse_number(key, entry, name, None if name in (*LINKS, LOCAL) else 0.0) for name in DRAWN if name not in drawn}
+                values.number(f"a draw of {key}", {name: value}, name)
+    numbers = {name: values.number(key, entry, name, None if name in (*LINKS, LOCAL) else 0.0) for name in DRAWN if name not in drawn}
     slowdown = _read_slowdown(f"{key}.slowdown", entry.get("slowdown"))
     node = NodeSpec(
         **numbers,
         table=table,
-        noise=parse_optional_distribution(key, entry, "noise"),
+        noise=values.distribution(key, entry, "noise"),
         slow_spells=_parse_spells(f"{key}.slow_spells", entry.get("slow_spells")),
         slowdown=slowdown,
         slowdown_period_seconds=_parse_period(key, entry, slowdown),
@@ -90,7 +82,7 @@ def parse_nodes(key: str, config: Any, seed: int, index: int) -> Iterator[NodeSp
         **parse_cold(key, entry),
         max_samples=_parse_count(key, entry, "max_samples"),
         micro_batch=_parse_count(key, entry, "micro_batch"),
-        half_duplex=parse_flag(key, entry, "half_duplex"),
+        half_duplex=values.flag(key, entry, "half_duplex"),
         rack=None if entry.get("rack") is None else str(entry["rack"]),
         device=None if entry.get("device") is None else checks.device(f"{key}.device", entry["device"]),
         cost_per_hour=_parse_cost(f"{key}.cost_per_hour", entry.get("cost_per_hour")),
@@ -138,7 +130,7 @@ def _parse_factor(key: str, value: Any) -> float:
 
 def _parse_period(key: str, entry: Mapping[str, Any], slowdown: tuple[tuple[float, float], ...], name: str = "slowdown") -> float | None:
     """The period after which a recorded slowdown repeats."""
-    period: float | None = parse_number(key, entry, f"{name}_period_seconds", None)
+    period: float | None = values.number(key, entry, f"{name}_period_seconds", None)
     if period is None:
         return None
     if not slowdown:

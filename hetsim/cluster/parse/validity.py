@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hetsim import checks
-from hetsim.cluster.parse.values import parse_list
+from hetsim.cluster.parse import values
 from hetsim.cluster.validity import Calibration
 
 KEY = "cluster.calibrated"
@@ -22,7 +22,7 @@ def parse_calibration(config: Any) -> Calibration | None:
     entry = checks.mapping(
         KEY, config, required=(*TEXTS, "num_parameters", "samples", "threads", "device", "error"), optional=("tried", "composed", "doubts")
     )
-    samples = parse_list(f"{KEY}.samples", entry["samples"], "two sizes, such as [4, 64]")
+    samples = values.sequence(f"{KEY}.samples", entry["samples"], "two sizes, such as [4, 64]")
     sizes = [checks.whole(f"{KEY}.samples.{place}", size) for place, size in enumerate(samples[:3])]
     if len(sizes) != 2 or sizes[0] > sizes[1]:
         raise ValueError(
@@ -34,10 +34,10 @@ def parse_calibration(config: Any) -> Calibration | None:
     tried = checks.mapping(f"{KEY}.tried", entry.get("tried") or {}, optional=None, example="{ssgd: 0.02}")
     if len(tried) > MAX_COMPOSED:
         raise ValueError(f"{KEY}.tried must be at most {MAX_COMPOSED} methods, not {len(tried)}")
-    composed = [] if entry.get("composed") is None else parse_list(f"{KEY}.composed", entry["composed"], "names of clusters")
+    composed = [] if entry.get("composed") is None else values.sequence(f"{KEY}.composed", entry["composed"], "names of clusters")
     if len(composed) > MAX_COMPOSED:
         raise ValueError(f"{KEY}.composed must be at most {MAX_COMPOSED} names, not {len(composed)}")
-    doubts = [] if entry.get("doubts") is None else parse_list(f"{KEY}.doubts", entry["doubts"], "reasons")
+    doubts = [] if entry.get("doubts") is None else values.sequence(f"{KEY}.doubts", entry["doubts"], "reasons")
     if len(doubts) > MAX_DOUBTS:
         raise ValueError(f"{KEY}.doubts must be at most {MAX_DOUBTS} reasons, not {len(doubts)}")
     return Calibration(

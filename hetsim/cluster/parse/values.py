@@ -33,19 +33,19 @@ class Card(NamedTuple):
         return dict(zip(LINKS, self, strict=True))
 
 
-def parse_list(key: str, value: Any, of: str) -> Sequence[Any]:
+def sequence(key: str, value: Any, of: str) -> Sequence[Any]:
     """The value, which must be a list. `of` names its items in the error."""
     if not isinstance(value, Sequence) or isinstance(value, str):
         raise ValueError(f"{key} must be a list of {of}, not {value!r}")
     return value
 
 
-def parse_number(key: str, entry: Mapping[str, Any], name: str, default: float | None = 0.0) -> Any:
+def number(key: str, entry: Mapping[str, Any], name: str, default: float | None = 0.0) -> Any:
     """The number of this name. It must be above zero where zero makes no sense. The default replaces a missing value or null."""
     value = entry.get(name)
     if value is None:
         return default
-    return parse_rate(f"{key}.{name}", value) if name in LINKS else checks.seconds(f"{key}.{name}", value, zero=name not in POSITIVE)
+    return rate(f"{key}.{name}", value) if name in LINKS else checks.seconds(f"{key}.{name}", value, zero=name not in POSITIVE)
 
 
 def refuse_throughput(key: str, entry: Mapping[str, Any]) -> None:
@@ -56,39 +56,39 @@ def refuse_throughput(key: str, entry: Mapping[str, Any]) -> None:
             raise ValueError(f"{key}.{name} is unknown: write seconds_per_sample{converted}")
 
 
-def parse_rate(key: str, value: Any) -> float:
+def rate(key: str, value: Any) -> float:
     """A rate in bytes per second."""
     if not MIN_BYTES_PER_SECOND <= checks.number(key, value) <= MAX_BYTES_PER_SECOND:
         raise ValueError(f"{key} must be {MIN_BYTES_PER_SECOND:g} to {MAX_BYTES_PER_SECOND:g} bytes per second, not {value!r}")
     return float(value)
 
 
-def parse_card(key: str, value: Any) -> Card:
+def card(key: str, value: Any) -> Card:
     """A network card from one rate, or from `up` and `down`."""
     if value is None:
         raise ValueError(f"{key} is missing: give the rate of its network card, such as 1 Gbit/s")
     if not isinstance(value, Mapping):
-        return Card(*2 * [parse_rate(key, value)])
+        return Card(*2 * [rate(key, value)])
     entry = checks.mapping(key, value, required=Card._fields)
-    return Card(*(parse_rate(f"{key}.{name}", entry[name]) for name in Card._fields))
+    return Card(*(rate(f"{key}.{name}", entry[name]) for name in Card._fields))
 
 
-def replace_network_by_links(key: str, entry: Mapping[str, Any]) -> dict[str, Any]:
+def expand_network(key: str, entry: Mapping[str, Any]) -> dict[str, Any]:
     """A node or a server with its `network`, if it has one, replaced by its two links."""
-    card, others = entry.get("network"), {name: value for name, value in entry.items() if name != "network"}
-    if card is None:
+    network, others = entry.get("network"), {name: value for name, value in entry.items() if name != "network"}
+    if network is None:
         return others
     if link := next((name for name in LINKS if entry.get(name) is not None), None):
         raise ValueError(f"{key} has a network and {link}, which replaces it: leave one of them out")
-    return {**others, **parse_card(f"{key}.network", card).links}
+    return {**others, **card(f"{key}.network", network).links}
 
 
-def parse_flag(key: str, entry: Mapping[str, Any], name: str) -> bool:
+def flag(key: str, entry: Mapping[str, Any], name: str) -> bool:
     """Whether this flag is true. A missing value or null counts as false."""
     return False if entry.get(name) is None else checks.flag(f"{key}.{name}", entry[name])
 
 
-def parse_optional_distribution(key: str, entry: Mapping[str, Any], name: str) -> Distribution | None:
+def distribution(key: str, entry: Mapping[str, Any], name: str) -> Distribution | None:
     """The distribution of this name; None if the entry has none."""
     return None if entry.get(name) is None else parse_distribution(f"{key}.{name}", entry[name])
 
@@ -97,10 +97,10 @@ MAX_SIZE = 64 * checks.MOST
 """The maximum size of a measured point: the bytes of the largest model, at 64 bytes for each parameter."""
 
 
-def parse_table(key: str, value: Any, *, of: str) -> tuple[tuple[int, float], ...]:
+def table(key: str, value: Any, *, of: str) -> tuple[tuple[int, float], ...]:
     """A table of measured (size, seconds), rising in size."""
     points: list[tuple[int, float]] = []
-    for place, point in enumerate(parse_list(key, value, f"[{of}, seconds] that were measured")):
+    for place, point in enumerate(sequence(key, value, f"[{of}, seconds] that were measured")):
         if not isinstance(point, Sequence) or isinstance(point, str) or len(point) != 2:
             raise ValueError(f"{key}.{place} must be [{of}, seconds], not {point!r}")
         size, seconds = checks.whole(f"{key}.{place}.0", point[0], most=MAX_SIZE), checks.seconds(f"{key}.{place}.1", point[1])
