@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -16,8 +17,11 @@ from worlds import cluster, experiment, node, simulate
 
 from hetsim import effects as fx
 from hetsim.coordination.base import Coordination
+from hetsim.coordination.parameter_server import ParameterServer
 from hetsim.distributed.communication.channel import MOST_BUFFERS, Buffers
 from hetsim.distributed.rank.run import RankRun
+from hetsim.policies.admission import EveryGradient
+from hetsim.policies.allocation import Allocation, Even, proportional
 from hetsim.runtime.rank import RankState
 from hetsim.workloads.device import CPU
 from hetsim.workloads.optimizer import FlatOptimizer
@@ -48,6 +52,33 @@ def test_no_method_reads_a_donated_vector_again(name: str, monkeypatch: pytest.M
 
     assert len(run.states) == len(expected.states)
     assert all(torch.equal(state.weights, other.weights) for state, other in zip(run.states, expected.states, strict=True))
+
+
+@dataclass(frozen=True)
+class Copied(Allocation):
+    """What a user has who copies `Even` into a module of their own."""
+
+    keeps_gradients = False
+
+    def initial(self, num_workers: int, batch_size: int, max_samples: Sequence[int] | None = None) -> tuple[int, ...]:
+        return proportional([1.0] * num_workers, batch_size, max_samples=max_samples)
+
+    def shares(self, state: tuple[int, ...]) -> tuple[int, ...]:
+        return state
+
+
+class Inherited(Copied):
+    """It may override anything, and says nothing of gradients."""
+
+
+@pytest.mark.parametrize(("allocation", "free"), [(Even(), True), (Copied(), True), (Inherited(), False)])
+def test_a_server_gives_a_gradient_away_if_each_policy_says_that_it_keeps_none(allocation: Allocation, free: bool) -> None:
+    """The class itself must say so, wherever it is defined."""
+    server = ParameterServer(allocation=allocation, admission=EveryGradient())
+    gradient = torch.ones(3)
+    applied = [fx.Contribution(0, fx.Batch(0, 1), 0, 1.0, 0.5, 0, gradient, gradient)]
+
+    assert server.is_free(gradient, applied) is free
 
 
 def test_a_program_that_reads_a_donated_vector_is_found() -> None:

@@ -14,13 +14,10 @@ from hetsim.coordination.plan import Plan
 from hetsim.coordination.state import State
 from hetsim.effects import Batch, Commit, Contribution, Gradient, Message, Node, PeerLost, Program, Receive, Send, Update
 from hetsim.policies.admission import Barrier, Decision, EveryGradient
-from hetsim.policies.compensation import AdaptiveDelayCompensation, DelayCompensation, GapAware, NoCompensation
+from hetsim.policies.compensation import NoCompensation
 from hetsim.policies.quorum import Quorum
 from hetsim.policies.weighting import NoDiscount, PerLocalStep, PerWorker
 from hetsim.vector import Vector, with_tail
-
-FORGETFUL = (NoCompensation, DelayCompensation, AdaptiveDelayCompensation, GapAware)
-"""The compensations that do not keep the gradient that they correct."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -248,9 +245,9 @@ class ParameterServer(Coordination):
         """Whether nobody reads this sum of a group again: a single gradient may itself be the sum, and a policy may keep it."""
         if type(self).total is not Coordination.total:
             return False
-        forgets = type(self.admission) is EveryGradient and type(self.compensation) in FORGETFUL
-        forgets = forgets and type(self.allocation).__module__.startswith("hetsim.")
-        return forgets or all(total is not c.gradient for c in group)
+        policies = (self.admission, self.compensation, self.allocation)
+        keep = any(vars(type(policy)).get("keeps_gradients", True) for policy in policies)
+        return not keep or all(total is not c.gradient for c in group)
 
     def contribution(self, message: Message, held: Holding, plan: Plan, state: State) -> Contribution:
         """The contribution of a push: a gradient for the range and weights that the worker held."""

@@ -15,6 +15,8 @@ from hetsim.vector import Vector, sqrt, zeros_like
 class Compensation(ABC):
     """Estimates a late gradient at the current weights."""
 
+    keeps_gradients: ClassVar[bool] = True
+    """Whether its state may refer to a gradient after a decision. A class says so itself: its subclasses do not inherit `False`."""
     corrects_locally: ClassVar[bool] = True
     """Whether a worker can use it to correct its own step. False if the correction needs data from the server."""
     requires_plain_sgd: ClassVar[bool] = False
@@ -74,6 +76,8 @@ class Compensation(ABC):
 class NoCompensation(Compensation):
     """Apply gradients uncorrected."""
 
+    keeps_gradients = False
+
     def initial(self, weights: Vector, num_workers: int) -> None:
         return None
 
@@ -120,6 +124,7 @@ class DelayCompensation(Compensation):
     λ g⊙g approximates the diagonal of the Hessian.
     """
 
+    keeps_gradients = False
     operations: ClassVar[int] = 5
 
     strength: float
@@ -139,6 +144,7 @@ class DelayCompensation(Compensation):
 class AdaptiveDelayCompensation(Compensation):
     """g + λ0/√(MS + ε) g⊙g⊙(W − w_i), MS = m·MS + (1−m) g⊙g. DC-ASGD-a, arXiv 1609.08326; m = 0 is OD-SGD, arXiv 2005.06728."""
 
+    keeps_gradients = False
     operations: ClassVar[int] = 12
 
     strength: float
@@ -178,6 +184,7 @@ class GapAware(Compensation):
     buffer u = γu + g. `learning_rate` and `momentum` are the optimizer's η and γ; `scale` is 1 in the paper.
     """
 
+    keeps_gradients = False
     corrects_locally: ClassVar[bool] = False
     requires_plain_sgd: ClassVar[bool] = True
     operations: ClassVar[int] = 15

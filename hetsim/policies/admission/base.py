@@ -23,6 +23,8 @@ class Decision:
 class Admission(ABC):
     """Decides what the server does when a gradient arrives or a worker leaves."""
 
+    keeps_gradients: ClassVar[bool] = True
+    """Whether its state may refer to a gradient after a decision. A class says so itself: its subclasses do not inherit `False`."""
     lets_gradients_be_late: ClassVar[bool] = True
     """Whether a gradient can be applied to a newer version than the version at which it was computed."""
     stops: ClassVar[bool] = False
@@ -111,6 +113,8 @@ class Admission(ABC):
 @dataclass(frozen=True)
 class EveryGradient(Admission):
     """Apply each gradient on arrival and release its worker: asynchronous SGD (Downpour)."""
+
+    keeps_gradients = False
 
     def initial(self, num_workers: int) -> None:
         return None

@@ -71,6 +71,7 @@ class AdaptiveTasks(Allocation):
     gets one task in each round, which the others compute.
     """
 
+    keeps_gradients = False
     leaves_out: ClassVar[bool] = True
 
     eta: float = 1.0

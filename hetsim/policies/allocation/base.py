@@ -80,6 +80,8 @@ class Allocation(ABC):
     A rule that `leaves_out` workers may decide b_i = 0.
     """
 
+    keeps_gradients: ClassVar[bool] = True
+    """Whether its state may refer to a gradient after a decision. A class says so itself: its subclasses do not inherit `False`."""
     leaves_out: ClassVar[bool] = False
     """Whether a worker may get no samples. Allowed only with a coordination whose `may_leave_out` is True."""
 
@@ -177,6 +179,8 @@ class Allocation(ABC):
 class Even(Allocation):
     """Each worker takes B/N samples."""
 
+    keeps_gradients = False
+
     def initial(self, num_workers: int, batch_size: int, max_samples: Sequence[int] | None = None) -> tuple[int, ...]:
         return proportional([1.0] * num_workers, batch_size, max_samples=max_samples)
 
@@ -188,6 +192,7 @@ class Even(Allocation):
 class Fixed(Allocation):
     """Worker i takes a fixed part of B for the whole run. `parts` are relative: with B = 256, [1, 1, 2, 4] gives [32, 32, 64, 128]."""
 
+    keeps_gradients = False
     parts: Sequence[float]
 
     def __post_init__(self) -> None:

@@ -29,6 +29,7 @@ class GradualShift(Allocation):
     measured with the current split. At Δ = 1, the rule moves a sample back only to a worker that would finish it sooner.
     """
 
+    keeps_gradients = False
     step: int = 5
     """The first Δ, in samples."""
     repetitions: int = 0

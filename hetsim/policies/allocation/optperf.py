@@ -163,6 +163,7 @@ class OptPerf(Allocation):
     current split, and then a split by speed.
     """
 
+    keeps_gradients = False
     probes: int = 5
     repetitions: int = 0
     """How many B-sample gradients each worker computes before the run. They replace the first probe, with the even split."""

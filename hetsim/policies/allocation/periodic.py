@@ -119,6 +119,8 @@ class SpeedProportional(Periodic):
     than the fraction `dead_band`.
     """
 
+    keeps_gradients = False
+
     def decide(self, state: PeriodicState) -> tuple[tuple[int, ...], Sequence[float | None]]:
         measured = zip(state.v, state.samples, state.seconds, strict=True)
         v = [moving_average(old, b / t, self.smoothing) if b else old for old, b, t in measured]
@@ -137,6 +139,7 @@ class ProportionalController(Periodic):
     t_i = b_i · (smoothed seconds per sample). Without smoothing and dead band, the rule is DBS.
     """
 
+    keeps_gradients = False
     smoothing: float = 0.5
     dead_band: float = 0.05
 

@@ -25,6 +25,7 @@ class Static(Allocation):
     rounded shares do not add up to B, the fastest worker gains or loses the difference.
     """
 
+    keeps_gradients = False
     repetitions: int = 5
 
     def __post_init__(self) -> None:
