@@ -21,7 +21,7 @@ from hetsim.cli.main import main
 from hetsim.config.arguments import options_first
 from hetsim.distributed import Processes
 from hetsim.files.schema import SUMMARY
-from hetsim.results.comparison.numbers import relative_error
+from hetsim.results.comparison.findings import relative_error
 from hetsim.sweeps import job
 from hetsim.trust.shipped import configs
 

@@ -13,17 +13,25 @@ from pyarrow import parquet
 from worlds import cluster, exit_status, experiment, node
 
 import hetsim
+from hetsim.answers.text import terminal
 from hetsim.cli.compare import main as compare_main
 from hetsim.files.summary_and_curve import read_summary
-from hetsim.results.comparison.components import COMPONENTS, seconds_by_worker
-from hetsim.results.comparison.findings import compare
-from hetsim.results.comparison.numbers import compared, relative_error
+from hetsim.results.comparison.answer import answer, in_points
+from hetsim.results.comparison.findings import (
+    Compared,
+    Findings,
+    PerUpdate,
+    compare,
+    compared,
+    intervals,
+    relative_error,
+    seconds_per_update,
+    sentence,
+    staleness,
+    wasserstein,
+)
 from hetsim.results.comparison.sides import sides
-from hetsim.results.comparison.staleness import staleness, wasserstein
-from hetsim.results.comparison.text import in_points, render
-from hetsim.results.comparison.time_use import TimeUse, Total, time_use
-from hetsim.results.comparison.traced import Rows, read_rows
-from hetsim.results.comparison.where import intervals, seconds_per_update, sentence
+from hetsim.results.comparison.time_use import COMPONENTS, Rows, TimeUse, Total, read_rows, seconds_by_worker, time_use
 from hetsim.results.writing.figures import curves, mean_line
 from hetsim.runtime.recording.recorder import ALL_REDUCE, DOWN, GRADIENT, MESSAGE, UPDATE
 from hetsim.runtime.recording.trace import as_table
@@ -55,6 +63,11 @@ def by_hand(folder: Path, rows: list[tuple[float, ...]], **entries: Any) -> Rows
     return found
 
 
+def printed(findings: Findings) -> str:
+    """What `hetsim-compare` prints of these findings."""
+    return terminal(answer(findings))
+
+
 def seconds(rows: Rows) -> list[dict[str, float]]:
     """Of each worker the seconds in each component that it has any in."""
     return [{name: each for name, each in zip(COMPONENTS, its, strict=True) if each} for its in seconds_by_worker(rows).tolist()]
@@ -77,10 +90,10 @@ def shares(folder: Path) -> dict[str, float]:
 
 def test_the_error_of_a_share_is_in_percentage_points() -> None:
     """0.9 instead of 0.6 is 30 points, and not 50 %."""
-    row = {"first": 0.9, "second": 0.6, "spread": 0.1}
+    row = compared("idle share", [0.9], [0.57, 0.63], scale="share", error=relative_error)
 
     assert in_points(row) == ("+30.00 pp", "6.00 pp")
-    assert in_points({"first": None, "second": 0.6, "spread": None}) == ("–", "–")
+    assert in_points(compared("idle share", [None], [0.6], scale="share", error=relative_error)) == ("–", "–")
 
 
 # Components
@@ -232,7 +245,7 @@ def test_staleness_is_that_of_the_summary(tmp_path: Path) -> None:
     assert found.second == {0: 120}
     assert found.distance == pytest.approx(found.means[0])
     assert found.relative_distance is None
-    assert "of staleness 0" in render(compare([one], [other]))
+    assert "of staleness 0" in printed(compare([one], [other]))
 
 
 # Where the time went
@@ -247,11 +260,10 @@ def test_a_sentence_names_the_component_and_the_worker(tmp_path: Path) -> None:
 
     assert found.where == "first minus second: +1 s per update, of which +0.5 s computing on worker 1, +0.5 s waiting on worker 0"
     gradient, *others = found.intervals
-    assert gradient["name"] == "gradient"
-    assert gradient["first"] == {"per_update": 2.0, "mean_seconds": 2.5}
-    assert gradient["second"] == {"per_update": 2.0, "mean_seconds": 2.0}
-    assert (gradient["by_length"], gradient["by_number"]) == (1.0, 0.0)
-    assert all(row["by_length"] == row["by_number"] == 0 for row in others)
+    assert gradient.name == "gradient"
+    assert (gradient.first, gradient.second) == (PerUpdate(2.0, 2.5), PerUpdate(2.0, 2.0))
+    assert (gradient.by_length, gradient.by_number) == (1.0, 0.0)
+    assert all(row.by_length == row.by_number == 0 for row in others)
     assert compare([one], [one]).where == "an update takes 4 s on both sides, with the same components"
 
 
@@ -285,9 +297,9 @@ def test_intervals_with_the_largest_difference_are_first() -> None:
     other = use([1.0, 0, 0, 0, 0], intervals={"gradient": Total(1, 1.0), "all-reduce": Total(1, 1.0), "regroup": Total(1, 9.0)})
     rows = intervals([one], [other])
 
-    assert [row["name"] for row in rows] == ["regroup", "gradient", "gather", "all-reduce"]
-    assert [row["by_length"] + row["by_number"] for row in rows] == [-9.0, 3.0, 3.0, 0.0]
-    assert (rows[1]["by_length"], rows[1]["by_number"]) == (1.5, 1.5)
+    assert [row.name for row in rows] == ["regroup", "gradient", "gather", "all-reduce"]
+    assert [row.by_length + row.by_number for row in rows] == [-9.0, 3.0, 3.0, 0.0]
+    assert (rows[1].by_length, rows[1].by_number) == (1.5, 1.5)
 
 
 def test_a_run_whose_intervals_all_end_late_has_none(tmp_path: Path) -> None:
@@ -295,7 +307,7 @@ def test_a_run_whose_intervals_all_end_late_has_none(tmp_path: Path) -> None:
     folder = ran(tmp_path / "run", "method=ssgd")
     changed(folder, seconds=1e-9)
 
-    assert "% of the time" in render(compare([folder], [folder]))
+    assert "% of the time" in printed(compare([folder], [folder]))
 
 
 def test_differences_of_components_add_up_to_that_of_an_update(tmp_path: Path) -> None:
@@ -333,17 +345,20 @@ def comparing(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
 
 def test_an_error_within_the_spread_of_the_repeats_is_marked() -> None:
     """The spread is the largest less the smallest, in the unit of the error; a single run has none."""
-    found = compared([2.0, 4.0], [4.0, 3.0, 5.0], scale="linear", error=relative_error, called="relative_error")
 
-    assert (found["first"], found["second"], found["relative_error"]) == (3.0, 4.0, -0.25)
-    assert (found["spread"], found["within_spread"]) == (0.5, True)
-    assert found["second_estimate"].bounds == pytest.approx((4 - 4.302653 / 3**0.5, 4 + 4.302653 / 3**0.5))
-    assert not compared([9.0], [4.0, 3.0], scale="linear", error=relative_error, called="e")["within_spread"]
-    assert not compared([1.0], [4.0, 3.0], scale="linear", error=relative_error, called="e")["within_spread"]
-    single = compared([9.0, 9.0], [4.0], scale="linear", error=relative_error, called="e")
-    assert (single["spread"], single["within_spread"]) == (None, None)
-    lacking = compared([9.0], [4.0, None], scale="linear", error=relative_error, called="e")
-    assert (lacking["e"], lacking["spread"]) == (None, None)
+    def both(first: list[float | None], second: list[float | None]) -> Compared:
+        return compared("number", first, second, scale="linear", error=relative_error)
+
+    found = both([2.0, 4.0], [4.0, 3.0, 5.0])
+    assert (found.first.mean, found.second.mean, found.error) == (3.0, 4.0, -0.25)
+    assert (found.spread, found.is_within_spread) == (0.5, True)
+    assert found.second.bounds == pytest.approx((4 - 4.302653 / 3**0.5, 4 + 4.302653 / 3**0.5))
+    assert not both([9.0], [4.0, 3.0]).is_within_spread
+    assert not both([1.0], [4.0, 3.0]).is_within_spread
+    single = both([9.0, 9.0], [4.0])
+    assert (single.spread, single.is_within_spread) == (None, None)
+    lacking = both([9.0], [4.0, None])
+    assert (lacking.error, lacking.spread) == (None, None)
 
 
 def test_a_folder_stands_for_the_runs_below_it(
@@ -431,7 +446,7 @@ def test_without_intervals_in_a_trace_the_numbers_are_compared(repeats: tuple[Pa
     assert len(found.remarks) == 1
     assert found.remarks[0].startswith("where the time went is not compared: simulated has a run without intervals")
     assert (found.components, found.staleness, found.intervals, found.where) == ([], None, [], "")
-    assert "% of the time" not in render(found)
+    assert "% of the time" not in printed(found)
 
 
 def test_python_takes_runs_folders_and_lists_of_both(repeats: tuple[Path, Path]) -> None:
@@ -445,7 +460,7 @@ def test_python_takes_runs_folders_and_lists_of_both(repeats: tuple[Path, Path])
     assert [row["name"] for row in found.components] == [*COMPONENTS]
     assert found.staleness is not None
     assert found.intervals[0]["first"]["per_update"] > 0
-    assert repr(found).startswith("simulated: 3 runs")
+    assert "\nsimulated: 3 runs, means with 95 % intervals; seed 0, 1, 2\n" in repr(found)
     found.draw(simulated.parent / "drawn")
     assert (simulated.parent / "drawn" / "timeline.png").is_file()
     with pytest.raises(ValueError, match="one side has no runs"):

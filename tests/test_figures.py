@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from worlds import experiment
 
+from hetsim.answers.files import write_pictures
 from hetsim.files.summary_and_curve import read_points, read_summary
-from hetsim.results.comparison.pictures import drawing
-from hetsim.results.comparison.sides import sides
+from hetsim.results.comparison.answer import answer
+from hetsim.results.comparison.findings import compare
 from hetsim.results.reading.intervals import after_last_entry, read_intervals
 from hetsim.results.writing.figures import BELOW, DRAWN, curves, timeline
 from hetsim.sim import Simulator
@@ -110,7 +111,7 @@ def test_a_timing_only_run_has_no_curve(tmp_path: Path) -> None:
     """Nor do two that are compared: an empty picture says nothing."""
     one, other = ran(tmp_path / "one", "method=ssgd"), ran(tmp_path / "other", "method=asgd")
 
-    drawing(sides([one], [other]))(tmp_path / "pictures")
+    write_pictures(answer(compare([one], [other])), tmp_path / "pictures")
 
     assert sorted(path.name for path in one.glob("*.png")) == ["timeline.png"]
     assert sorted(path.name for path in (tmp_path / "pictures").iterdir()) == ["timeline.png"]

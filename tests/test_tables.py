@@ -15,12 +15,13 @@ import pytest
 from omegaconf import OmegaConf
 from worlds import exit_status
 
+from hetsim.answers.text import markdown as as_markdown
 from hetsim.cli.table import main as table_main
 from hetsim.files.identity import config_header
 from hetsim.files.summary_and_curve import time_to, value_at
 from hetsim.results.reading.finished_runs import finished_runs
+from hetsim.results.tables.answer import answer
 from hetsim.results.tables.estimates import estimate, paired_ratio
-from hetsim.results.tables.files import markdown
 from hetsim.results.tables.metrics import Target
 from hetsim.results.tables.question import Question
 from hetsim.results.tables.table import Table, table
@@ -60,6 +61,11 @@ def tabulate(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
 def asked(folder: Path, metric: str | None = None, *, baseline: str | None = None, best_of: tuple[str, ...] = (), **target: float) -> Table:
     """The table of the runs below a folder."""
     return table(finished_runs(folder), Question(metric, Target(**target), baseline, best_of))
+
+
+def markdown(table: Table) -> str:
+    """What `hetsim-table` prints."""
+    return as_markdown(answer(table))
 
 
 def methods(folder: Path, rates: Mapping[str, tuple[float, ...]], **keys: Any) -> None:

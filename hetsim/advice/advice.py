@@ -9,15 +9,13 @@ from pathlib import Path
 
 from hetsim import checks
 from hetsim.advice.candidates import Candidate
-from hetsim.advice.decision import all_nodes, assumed, more_than_time, parts, unmeasured, what_to_do, why
+from hetsim.advice.decision import Split, all_nodes, assumed, more_than_time, parts, split_of, unmeasured, what_to_do, why
 from hetsim.advice.progress import Progress, StoppedEarly
 from hetsim.advice.question import BASELINE, Question
 from hetsim.advice.simulated import Goal, Outcome
 from hetsim.advice.simulations import Simulations, StoredAnswers
-from hetsim.advice.split import Split, split_of
-from hetsim.advice.timing import Timed, Timing, ranked
+from hetsim.advice.timing import Timed, Timing, intervals, ranked
 from hetsim.advice.training import Training
-from hetsim.advice.within import intervals
 from hetsim.cluster.fewer import without
 from hetsim.results.tables.estimates import Estimate, estimate, paired_ratio
 from hetsim.results.writing.describe import formatted

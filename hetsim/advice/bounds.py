@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from hetsim.advice.subsets import LeaveOut
+from hetsim.advice.candidates import LeaveOut
 from hetsim.cluster.compute_times import interpolate
 from hetsim.cluster.fewer import without
 from hetsim.cluster.model import Cluster, NodeSpec

@@ -1,11 +1,17 @@
-"""A candidate for an advice: a method, its split of the batch, and the nodes that take part."""
+"""The candidates of an advice: methods, splits of the batch, and the sets of nodes that take part."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
 
 from hetsim.advice.question import BASELINE, RATES, Question
+from hetsim.cluster.compute_times import interpolate
+from hetsim.cluster.model import Cluster
 from hetsim.config.methods import Method
 
 ALLOCATIONS = ("dbs", "lb_bsp", "optperf", "static")
@@ -16,6 +22,15 @@ SERVERLESS = (
     *("all_reduce", "overlapped_all_reduce", "one_step_delay_all_reduce", "accumulating_all_reduce", "local_steps", "streaming_steps"),
 )
 """Coordinations without a server."""
+MOST_SETS = 4096
+"""The maximum number of sets of nodes that are all tried. Otherwise the rule selects sets."""
+MOST_CLASSES = 8
+"""The maximum number of classes for which the rule leaves out every union."""
+PEERS = 8
+"""The number of other nodes to which a node's path is examined, to find slow links."""
+
+LeaveOut = tuple[int, ...]
+"""The ranks of the nodes that are left out."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +39,7 @@ class Candidate:
 
     method: Method
     allocation: str | None = None
-    leave_out: tuple[int, ...] = ()
+    leave_out: LeaveOut = ()
     factor: float = 1.0
     """The factor on the method's learning rates."""
 
@@ -90,3 +105,139 @@ def with_allocations(question: Question, of: Sequence[Candidate]) -> Iterator[Ca
         for candidate in of:
             if "allocation" not in candidate.method.choices:
                 yield from (replace(candidate, allocation=allocation) for allocation in ALLOCATIONS)
+
+
+@dataclass(frozen=True)
+class Subsets:
+    """The sets of nodes to leave out, the empty set first. `num` is the number of all sets, up to interchangeable nodes."""
+
+    leave_out: tuple[LeaveOut, ...]
+    num: int
+
+    @property
+    def all(self) -> bool:
+        """Whether all sets are included."""
+        return len(self.leave_out) == self.num
+
+
+def subsets(cluster: Cluster, *, batch_size: int, nbytes: int) -> Subsets:
+    """The sets of nodes to leave out: all of them up to interchangeable nodes, if at most `MOST_SETS`, else those of `by_rule`."""
+    its = classes(cluster)
+    num = math.prod(len(ranks) + 1 for ranks in its) - 1
+    if num > MOST_SETS:
+        found = [(), *by_rule(cluster, its, batch_size, nbytes)]
+        return Subsets(tuple(dict.fromkeys(found)), num)
+    distinct: dict[Any, LeaveOut] = {}
+    shape = _shapes(cluster, its)
+    for counts in product(*(range(len(ranks), -1, -1) for ranks in its)):
+        if any(counts):
+            left_out = tuple(sorted(rank for ranks, count in zip(its, counts, strict=True) for rank in ranks[count:]))
+            distinct.setdefault(shape(counts), left_out)
+    return Subsets(tuple(distinct.values()), len(distinct))
+
+
+def classes(cluster: Cluster) -> list[list[int]]:
+    """Classes of interchangeable nodes, as ranks: nodes with the same description, rack and faults.
+
+    If the order around a ring matters, nodes of a class are also neighbours.
+    """
+    network = cluster.network
+    same_latency = len({node.latency_seconds for node in cluster.nodes}) == 1
+    in_order = bool(network.racks or network.between) or network.all_reduce != "ring" or not same_latency
+    kinds: list[Any] = []
+    found: dict[tuple[int, int], list[int]] = {}
+    run, before = 0, -1
+    for rank, node in enumerate(cluster.nodes):
+        described = (node, cluster.faults.nodes.get(rank))
+        kind = next((place for place, other in enumerate(kinds) if other == described), len(kinds))
+        if kind == len(kinds):
+            kinds.append(described)
+        run += in_order and kind != before
+        before = kind
+        found.setdefault((kind, run), []).append(rank)
+    return list(found.values())
+
+
+def _shapes(cluster: Cluster, its: Sequence[Sequence[int]]) -> Callable[[Sequence[int]], Any]:
+    """A function that maps a set of nodes to its shape. Sets of one shape differ only in which of several equal racks they use.
+
+    Racks that contain racks or are in one are not interchanged, nor racks in `between` or with the server, nor racks of scattered nodes.
+    """
+    network = cluster.network
+    racks = [cluster.nodes[ranks[0]].rack for ranks in its]
+    special = {cluster.server.rack, *(rack.within for rack in network.racks.values())}
+    special |= {name for name, rack in network.racks.items() if rack.within}
+    special |= {str(end).removeprefix("rack ") for pair in network.between for end in pair}
+    for name in set(racks):
+        places = [place for place, rack in enumerate(racks) if rack == name]
+        if places[-1] - places[0] >= len(places):
+            special.add(name)
+    described = [
+        repr({name: value for name, value in vars(cluster.nodes[ranks[0]]).items() if name not in ("rack", "on_its_share")})
+        for ranks in its
+    ]
+
+    def shape(counts: Sequence[int]) -> Any:
+        single, members = [], dict[str, list[Any]]()
+        for place, (rack, count) in enumerate(zip(racks, counts, strict=True)):
+            if rack is None or rack in special:
+                single.append((place, count))
+            elif count:
+                members.setdefault(rack, []).append((described[place], count))
+        equal = Counter((repr(network.racks[name]), tuple(nodes)) for name, nodes in members.items())
+        return tuple(single), frozenset(equal.items())
+
+    return shape
+
+
+def by_rule(cluster: Cluster, its: Sequence[Sequence[int]], batch_size: int, nbytes: int) -> Iterator[LeaveOut]:
+    """From very many sets: without the 1, 2, 3, 4, 6, 8, 12 … worst nodes by speed, by link or by both, and without whole classes."""
+    num = cluster.num_workers
+    share = max(1, batch_size // num)
+    peers = range(0, num, -(-num // PEERS))
+
+    def compute(rank: int) -> float:
+        node = cluster.nodes[rank].on_its_share
+        return interpolate(node.table, share) if node.table else node.overhead_seconds + share * node.seconds_per_sample
+
+    def link(rank: int) -> float:
+        others = [peer for peer in peers if peer != rank]
+        return min(max(cluster.message_seconds(rank, peer, nbytes), cluster.message_seconds(peer, rank, nbytes)) for peer in others)
+
+    slowest = sorted(range(num), key=lambda rank: -compute(rank))
+    farthest = sorted(range(num), key=lambda rank: -link(rank))
+    for count in _counts(num):
+        yield tuple(sorted(slowest[:count]))
+        yield tuple(sorted(farthest[:count]))
+    for one in _counts(num):
+        for other in _counts(num):
+            if len(both := {*slowest[:one], *farthest[:other]}) < num:
+                yield tuple(sorted(both))
+    if len(its) <= MOST_CLASSES:
+        for kept in product((True, False), repeat=len(its)):
+            if any(kept):
+                yield tuple(sorted(rank for ranks, stays in zip(its, kept, strict=True) if not stays for rank in ranks))
+
+
+def _counts(num: int) -> Iterator[int]:
+    """1, 2, 3, 4, 6, 8, 12, 16 … below `num`, and `num` − 1."""
+    power = 1
+    while power < num:
+        yield power
+        if power > 1 and power * 3 // 2 < num:
+            yield power * 3 // 2
+        power *= 2
+    if num > 2:
+        yield num - 1
+
+
+def neighbours(left_out: LeaveOut, its: Iterable[Sequence[int]]) -> Iterator[LeaveOut]:
+    """The sets with one node of a class less, and the sets with one more."""
+    gone = set(left_out)
+    for ranks in its:
+        there = [rank for rank in ranks if rank not in gone]
+        absent = [rank for rank in ranks if rank in gone]
+        if there:
+            yield tuple(sorted({*gone, there[-1]}))
+        if absent:
+            yield tuple(sorted(gone - {absent[0]}))

@@ -14,9 +14,9 @@ from threading import Lock
 from types import TracebackType
 from typing import Any, Self
 
+from hetsim.advice.candidates import LeaveOut
 from hetsim.advice.progress import Progress, StoppedEarly
 from hetsim.advice.simulated import Outcome, simulated, sizes
-from hetsim.advice.subsets import LeaveOut
 from hetsim.advice.variants import Variant, least_seconds, timed
 from hetsim.config.errors import sentence
 from hetsim.config.guard.folders import check_folder

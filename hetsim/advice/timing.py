@@ -7,19 +7,20 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from hetsim.advice.candidates import Candidate, baseline, with_allocations
+from hetsim.advice.candidates import Candidate, Subsets, baseline, classes, neighbours, subsets, with_allocations
 from hetsim.advice.progress import StoppedEarly
-from hetsim.advice.question import Question
+from hetsim.advice.question import BASELINE, Question
 from hetsim.advice.simulated import Outcome
 from hetsim.advice.simulations import Simulations
-from hetsim.advice.subsets import Subsets, classes, neighbours, subsets
 from hetsim.advice.variants import Variant
+from hetsim.catalogue.times import Times
 from hetsim.cluster.network.changing import changes, seconds_of_changes
 from hetsim.config.methods import FAMILIES
+from hetsim.config.named_gpus import Named
 from hetsim.workloads.task import BYTES
 
 STEPS = 20_000
@@ -48,6 +49,10 @@ STEPS_DOWN = 20
 """The maximum number of steps that leave out or take back a node, if not every set of nodes is tried."""
 NEAREST = 8
 """The number of sets with one node less or more that are simulated in each step."""
+BETTER = 0.99
+"""Another choice is better if it takes at most this fraction of the recommendation's time."""
+TIMED_AT_ENDS = 12
+"""The number of choices that are timed again at each end of the intervals: the fastest on each set of nodes."""
 
 
 @dataclass(frozen=True)
@@ -280,3 +285,58 @@ def ranked(timed: Sequence[Timed]) -> list[Timed]:
         return least, SIMPLEST.index(split) if split in SIMPLEST else len(SIMPLEST), each.mean
 
     return sorted(timed, key=key)
+
+
+def intervals(named: Named | None, timing: Timing, even: Candidate, timed: Sequence[Timed]) -> Iterator[str]:
+    """Sentences on how each named GPU's time is known, and whether the first choice is the best at both ends of the intervals."""
+    if named is None:
+        return
+    yield from map(str, named.times.values())
+    if {each.candidate.method.name for each in timed} == {BASELINE}:
+        tried = "with every split and " if even.allocation is None else ""
+        yield f"ddp was tried {tried}on every set of GPUs: name other candidates by method=ssgd,dbs_sgd (hetsim-methods)"
+    unsure = {name: its for name, its in named.times.items() if its.error}
+    alike = [each.candidate for each in timed if each.candidate.synchronous] or [each.candidate for each in timed]
+    if not unsure or not alike:
+        return
+    pool = _pool(alike, named, unsure)
+    gains, flips = [], []
+    for slower, said in _ends(named, unsure):
+        found = ranked(timing.times([*pool, even], slower=slower))
+        seconds = {each.candidate: each.mean for each in found}
+        if alike[0] not in seconds or even not in seconds:
+            continue
+        gains.append(seconds[even] / seconds[alike[0]])
+        best = next(each.candidate for each in found if each.candidate.synchronous or each.candidate == alike[0])
+        if seconds[best] < BETTER * seconds[alike[0]]:
+            flips.append(f"if {said}, {best.label} is better: {seconds[even] / seconds[best]:.3g} times as fast as plain DDP")
+    if not gains:
+        return
+    of = " and ".join(unsure)
+    yield (
+        f"the recommendation {'changes' if flips else 'stays best'} across the error range of {of} (gain {min(gains):.3g} to "
+        f"{max(gains):.3g} times)"
+    )
+    yield from dict.fromkeys(flips)
+
+
+def _pool(alike: Sequence[Candidate], named: Named, unsure: Mapping[str, Times]) -> list[Candidate]:
+    """The fastest candidate on each set of nodes, and the first choice with and without all GPUs of each estimated name."""
+    fastest: dict[tuple[int, ...], Candidate] = {}
+    for each in alike:
+        fastest.setdefault(each.leave_out, each)
+    found = [*fastest.values()][:TIMED_AT_ENDS]
+    every = sum(map(len, named.ranks.values()))
+    for name in unsure:
+        its = named.ranks[name]
+        for out in ({*alike[0].leave_out} | {*its}, {*alike[0].leave_out} - {*its}):
+            if len(out) < every:
+                found.append(replace(alike[0], leave_out=tuple(sorted(out))))
+    return [*dict.fromkeys(found)]
+
+
+def _ends(named: Named, unsure: Mapping[str, Times]) -> Iterator[tuple[list[tuple[int, float]], str]]:
+    """Both ends of each interval: one estimated GPU slower or faster by its error, all others unchanged, and a description."""
+    for name, its in unsure.items():
+        for factor in (1 + its.error, 1 / (1 + its.error)):
+            yield [(rank, factor) for rank in named.ranks[name]], f"{name} takes {factor:.3g} times as long"

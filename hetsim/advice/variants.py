@@ -7,9 +7,9 @@ from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 
 from hetsim.advice.bounds import Bounds
+from hetsim.advice.candidates import LeaveOut
 from hetsim.advice.question import BASELINE
 from hetsim.advice.simulated import Outcome, experiment, run
-from hetsim.advice.subsets import LeaveOut
 from hetsim.cluster.fewer import without
 from hetsim.cluster.model import Cluster, NodeSpec
 from hetsim.runtime.experiment import Experiment

@@ -1,8 +1,7 @@
 """hetsim from Python: runs, sweeps, tables, comparisons, searches, advice and stragglers."""
 
-from hetsim.api.calls import advise, compare, load, run, search, sweep, table
-from hetsim.api.returned import Advice, Comparison, Run, Search, Table
-from hetsim.api.slow_ranks import Stragglers, stragglers
+from hetsim.api.calls import advise, compare, load, run, search, stragglers, sweep, table
+from hetsim.api.returned import Advice, Comparison, Run, Search, Stragglers, Table
 
 __all__ = [
     "Advice",

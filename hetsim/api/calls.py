@@ -18,18 +18,21 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial, wraps
+from functools import wraps
 from pathlib import Path
 from threading import RLock
 from typing import Any, ParamSpec, TypeVar
 
-from hetsim.api.returned import Advice, Comparison, Run, Search, Table, printable_errors
+from hetsim.api.returned import Advice, Comparison, Run, Search, Stragglers, Table, printable_errors
 from hetsim.errors import RunFailed
 from hetsim.files.summary_and_curve import check_has, read_summary
+from hetsim.results.comparison.answer import answer as answer_of_comparison
 from hetsim.results.comparison.findings import compare as compared
 from hetsim.results.reading.finished_runs import finished_run, read_runs
+from hetsim.results.tables.answer import answer as answer_of_table
 from hetsim.results.tables.metrics import Target
 from hetsim.results.tables.question import Question
+from hetsim.results.tables.table import Table as Ranking
 from hetsim.results.tables.table import table as ranking
 from hetsim.results.writing.describe import DESCRIBED
 from hetsim.trust.libraries import keep_processes_out
@@ -199,7 +202,8 @@ def compare(first: Run | str | Path | Sequence[Run | str | Path], second: Run | 
     sides = [[one] if isinstance(one, Run | str | Path) else list(one) for one in (first, second)]
     if not all(sides):
         raise ValueError("one side has no runs: give at least one for each")
-    return Comparison(compared(*([one.folder if isinstance(one, Run) else Path(one) for one in side] for side in sides)))
+    found = compared(*([one.folder if isinstance(one, Run) else Path(one) for one in side] for side in sides))
+    return Comparison(answer_of_comparison(found), found)
 
 
 @printable_errors
@@ -235,11 +239,15 @@ def table(
     question = Question(metric, Target(target_accuracy, target_loss, at_seconds), baseline, tuple(best_of), direction)
     if isinstance(runs, str | Path):
         below = read_runs(Path(runs))
-        return Table(ranking(below.runs, question, known=below.remarks))
+        return _table(ranking(below.runs, question, known=below.remarks))
     found = [finished_run(run.folder if isinstance(run, Run) else Path(run)) for run in runs]
     if not found:
         raise ValueError("there are no runs to make a table of: give some")
-    return Table(ranking(found, question))
+    return _table(ranking(found, question))
+
+
+def _table(ranked: Ranking) -> Table:
+    return Table(answer_of_table(ranked), ranked)
 
 
 @one_at_a_time
@@ -278,9 +286,10 @@ def search(
         ValueError: the arguments give no values to search.
         RunFailed: no trial could run.
     """
+    from hetsim.answers.text import terminal
+    from hetsim.searches.answer import answer
     from hetsim.searches.search import Question as Asked
     from hetsim.searches.search import opened
-    from hetsim.searches.text import told
 
     keep_processes_out()
     own = None if config_dir is None else str(config_dir)
@@ -288,10 +297,10 @@ def search(
     with opened(asked, Path(folder)) as found:
         found.tell = lambda _: None
         found.run()
-        best, said = found.best, told(found)
+        best, answered = found.best, answer(found)
         if not found.has_run:
-            raise RunFailed(said)
-    return Search(Path(folder), best.value if best else None, found.words(best) if best else (), said)
+            raise RunFailed(terminal(answered))
+    return Search(answered, Path(folder), best.value if best else None, found.words(best) if best else ())
 
 
 @one_at_a_time
@@ -323,12 +332,9 @@ def advise(
         ValueError: plain DDP cannot be simulated on this cluster.
     """
     from hetsim.advice.advice import advised
-    from hetsim.advice.data import as_data
-    from hetsim.advice.picture import picture
+    from hetsim.advice.answer import answer
     from hetsim.advice.question import asked
     from hetsim.advice.simulations import num_processes
-    from hetsim.advice.text import text
-    from hetsim.reports import of_advice
 
     keep_processes_out()
     own = None if config_dir is None else str(config_dir)
@@ -336,10 +342,29 @@ def advise(
     question.check()
     place = None if folder is None else Path(folder)
     found = advised(question, num_processes(processes, engine), place, minutes, lambda _: None, engine=engine)
-    return Advice(
-        as_data(found),
-        found.recommended.words,
-        text(found),
-        partial(picture, found),
-        partial(of_advice.page, found, shlex.join(["hetsim-advise", *words])),
-    )
+    return Advice(answer(found, shlex.join(["hetsim-advise", *words])), found.recommended.words)
+
+
+@one_at_a_time
+@printable_errors
+def stragglers(*traces: Run | str | Path, replay: bool = True) -> Stragglers:
+    """Find the slow ranks of a job and what they cost, as `hetsim-stragglers` does.
+
+    Args:
+        traces: a run or its folder, the folder that a Team's `trace` names, or torch.profiler's files, one for each rank.
+        replay: whether to simulate the job without slow ranks.
+
+    Returns:
+        The slow ranks, and the time that you would save without them.
+
+    Raises:
+        ValueError: hetsim found no readable job with several ranks.
+    """
+    if not traces:
+        raise ValueError("no trace was given: give the folder of a run, or the files of torch.profiler")
+    from hetsim.straggling.answer import answer
+    from hetsim.straggling.findings import find
+
+    keep_processes_out()
+    places = [trace.folder if isinstance(trace, Run) else Path(trace) for trace in traces]
+    return Stragglers(answer(find(places, replay=replay), shlex.join(["hetsim-stragglers", *map(str, places)])))

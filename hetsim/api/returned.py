@@ -1,29 +1,28 @@
-"""The results of `hetsim.run` and the other calls: a run, a comparison, a table, a search, and advice."""
+"""The results of `hetsim.run` and the other calls: a run, a comparison, a table, a search, an advice, and stragglers."""
 
 from __future__ import annotations
 
 import importlib.util
 import io
 import os
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from abc import ABC
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from functools import partial, wraps
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
+from hetsim.answers.answer import Answer
+from hetsim.answers.files import write_pictures
+from hetsim.answers.html import article
+from hetsim.answers.text import markdown, terminal
 from hetsim.checks import printable
 from hetsim.files.config_file import read_config
 from hetsim.files.summary_and_curve import check_has, curve_table
-from hetsim.reports import of_comparison, of_run
-from hetsim.reports.page import Page, Sheet, article
-from hetsim.results.comparison.findings import Findings
-from hetsim.results.comparison.pictures import drawing
-from hetsim.results.comparison.staleness import Staleness
-from hetsim.results.comparison.text import render
+from hetsim.reports.run import answer as answer_about_run
+from hetsim.results.comparison.findings import Compared, Findings, Staleness
 from hetsim.results.reading.intervals import read_intervals, read_trace
-from hetsim.results.tables.files import arrow, html, markdown, write
-from hetsim.results.tables.picture import picture
+from hetsim.results.tables.files import arrow, write
 from hetsim.results.tables.rows import Row
 from hetsim.results.tables.table import Table as Ranking
 from hetsim.results.writing.describe import describe
@@ -48,19 +47,20 @@ def printable_errors(function: Callable[P, R]) -> Callable[P, R]:
     return called
 
 
-class InNotebooks(ABC):
-    """Results that a notebook shows as a report."""
+class Answered(ABC):
+    """Results that a notebook shows as a report, and a terminal as text."""
 
-    @abstractmethod
-    def _page(self) -> Page:
-        """The report."""
+    answer: Answer
 
     def _repr_html_(self) -> str | None:
         """The report as HTML for a notebook. None if the files are gone; the notebook then shows the text."""
         try:
-            return article(self._page())
+            return article(self.answer)
         except (OSError, ValueError):
             return None
+
+    def __repr__(self) -> str:
+        return terminal(self.answer)
 
 
 def as_pandas(table: Any) -> Any:
@@ -84,7 +84,7 @@ def _png(figure: Any) -> bytes:
 
 
 @dataclass(frozen=True, repr=False)
-class Run(InNotebooks):
+class Run(Answered):
     """A finished run, with its `folder` and the numbers of its summary.json (`summary`). It reads its other files on demand."""
 
     folder: Path
@@ -117,8 +117,10 @@ class Run(InNotebooks):
         """The learning curve as a data frame."""
         return as_pandas(self.curve())
 
-    def _page(self) -> Page:
-        return of_run.page(self.folder)
+    @property
+    def answer(self) -> Answer:  # type: ignore[override]
+        """The report: tables, pictures, remarks and the command."""
+        return answer_about_run(self.folder)
 
     @printable_errors
     def timeline(self) -> Any:
@@ -134,9 +136,11 @@ class Run(InNotebooks):
 
 
 @dataclass(frozen=True, repr=False)
-class Comparison(InNotebooks):
+class Comparison(Answered):
     """A comparison of two sides; each side is a run or its repeats. A simulated side comes before a measured one."""
 
+    answer: Answer
+    """The report: tables, pictures, remarks and data."""
     found: Findings
     """All results, as `hetsim.results.comparison` returns them."""
 
@@ -167,12 +171,12 @@ class Comparison(InNotebooks):
 
         The relative difference is None if it has no meaning.
         """
-        return self.found.numbers
+        return [{"key": row.key, **_entries(row), "relative_error": row.error} for row in self.found.numbers]
 
     @property
     def components(self) -> list[dict[str, Any]]:
         """Similar rows for each component's share of the workers' time. The difference and the spread are in `percentage_points`."""
-        return self.found.components
+        return [{**_entries(row), "percentage_points": row.error} for row in self.found.components]
 
     @property
     def staleness(self) -> Staleness | None:
@@ -182,15 +186,12 @@ class Comparison(InNotebooks):
     @property
     def intervals(self) -> list[dict[str, Any]]:
         """For each kind of interval: how many occur per update, how long they are in seconds, and the differences."""
-        return self.found.intervals
+        return list(map(asdict, self.found.intervals))
 
     @property
     def different(self) -> dict[str, tuple[Any, Any]]:
         """The keys in which the configs differ, except keys that may differ in a comparison."""
         return self.found.sides.different
-
-    def _page(self) -> Page:
-        return of_comparison.page(self.found, "")()
 
     @printable_errors
     def draw(self, folder: str | Path) -> None:
@@ -199,16 +200,28 @@ class Comparison(InNotebooks):
         Args:
             folder: the folder for curve.png and timeline.png.
         """
-        drawing(self.found.sides)(Path(folder))
+        write_pictures(self.answer, Path(folder))
 
-    def __repr__(self) -> str:
-        return "\n".join([render(self.found), *map(printable, [*self.found.sides.in_words, *self.found.remarks])])
+
+def _entries(row: Compared) -> dict[str, Any]:
+    return {
+        "name": row.name,
+        "share": row.is_share,
+        "first": row.first.mean,
+        "second": row.second.mean,
+        "first_estimate": row.first,
+        "second_estimate": row.second,
+        "spread": row.spread,
+        "within_spread": row.is_within_spread,
+    }
 
 
 @dataclass(frozen=True, repr=False)
-class Table:
+class Table(Answered):
     """Runs side by side, as in `hetsim-table`. Each config has one row. Within each cluster, the best row comes first."""
 
+    answer: Answer
+    """The report: tables, a picture and remarks."""
     ranking: Ranking
     """The groups of rows with all their numbers."""
 
@@ -231,7 +244,7 @@ class Table:
 
     def picture(self) -> Any:
         """A matplotlib figure with a point and an interval for each row, and the baseline."""
-        return as_picture(picture(self.ranking))
+        return as_picture(self.answer.pictures[0].draw())
 
     def write(self, folder: str | Path) -> None:
         """Write table.md, table.csv, table.parquet and table.png.
@@ -242,23 +255,20 @@ class Table:
         write(self.ranking, Path(folder))
 
     def __repr__(self) -> str:
-        return "\n".join([markdown(self.ranking).rstrip("\n"), *([""] if self.remarks else []), *self.remarks])
-
-    def _repr_html_(self) -> str:
-        """The table as HTML for a notebook."""
-        return html(self.ranking)
+        return "\n".join([markdown(self.answer).rstrip("\n"), *([""] if self.remarks else []), *self.remarks])
 
 
 @dataclass(frozen=True, repr=False)
-class Search(InNotebooks):
+class Search(Answered):
     """A finished search, with its `folder` and its best trial."""
 
+    answer: Answer
+    """The report: the best trial, and a table of all trials."""
     folder: Path
     value: float | None
     """The best trial's objective, averaged over its seeds. None if no trial reached a value."""
     words: tuple[str, ...]
     """The arguments for `hetsim.run` that run the best trial."""
-    _said: str
 
     @property
     def trials(self) -> Any:
@@ -271,26 +281,20 @@ class Search(InNotebooks):
         """All trials as a data frame."""
         return as_pandas(self.trials)
 
-    def _page(self) -> Page:
-        trials = self.trials
-        rows = [[str(value) for value in row.values()] for row in trials.to_pylist()]
-        return Page(question="Which values are best?", answer=self._said, sheets=[Sheet("Trials", trials.column_names, rows)])
-
-    def __repr__(self) -> str:
-        return self._said
-
 
 @dataclass(frozen=True, repr=False)
-class Advice(InNotebooks):
+class Advice(Answered):
     """Candidates for a cluster, ranked by `hetsim-advise`."""
 
-    data: dict[str, Any]
-    """The output of `hetsim-advise --json`: `rows` (the best first), `baseline`, `split`, `goal` and further keys."""
+    answer: Answer
+    """The report: tables, a picture and remarks."""
     words: tuple[str, ...]
     """The arguments for `hetsim.run` that run the recommended candidate in real processes."""
-    _said: str
-    _drawn: Callable[[], Any]
-    _reported: Callable[[], Page]
+
+    @property
+    def data(self) -> Mapping[str, Any]:
+        """The output of `hetsim-advise --json`: `rows` (the best first), `baseline`, `split`, `goal` and further keys."""
+        return self.answer.data
 
     def to_pandas(self) -> Any:
         """The rows as a data frame. The best row comes first."""
@@ -298,12 +302,23 @@ class Advice(InNotebooks):
 
         return as_pandas(pa.Table.from_pylist(self.data["rows"]).flatten())
 
-    def _page(self) -> Page:
-        return self._reported()
-
     def picture(self) -> Any:
         """A matplotlib figure with the expected seconds, their intervals, and plain DDP."""
-        return as_picture(self._drawn())
+        return as_picture(self.answer.pictures[0].draw())
 
-    def __repr__(self) -> str:
-        return self._said
+
+@dataclass(frozen=True, repr=False)
+class Stragglers(Answered):
+    """The slow ranks of a job, as found by `hetsim-stragglers`."""
+
+    answer: Answer
+    """The report: tables, a picture and remarks."""
+
+    @property
+    def data(self) -> Mapping[str, Any]:
+        """The output of `hetsim-stragglers --json`: `stragglers` (the most costly first), `replay`, `verdict` and further keys."""
+        return self.answer.data
+
+    def picture(self) -> Any:
+        """A matplotlib figure with the heat map of ranks and steps."""
+        return as_picture(self.answer.pictures[0].draw())

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from hetsim.advice.advice import advised
-from hetsim.advice.data import as_data
-from hetsim.advice.picture import picture
+from hetsim.advice.answer import answer
 from hetsim.advice.question import asked
 from hetsim.advice.simulations import num_processes
-from hetsim.advice.text import text
+from hetsim.answers.files import AnswerFiles
+from hetsim.answers.text import as_json, terminal
 from hetsim.cli.command import ENGINE, Parser, command, minutes, typed
 from hetsim.config.errors import USERS, sentence
-from hetsim.files.writing import written_whole
-from hetsim.reports import of_advice, page
-from hetsim.reports.place import check_place
-from hetsim.results.writing.figures import save
 from hetsim.runtime.output import outlive_readers
 from hetsim.trust.libraries import keep_processes_out
 
@@ -43,22 +38,17 @@ def main() -> None:
     parser.add_argument("--minutes", type=minutes, metavar="M", help="stop after M minutes, or at SIGTERM, and report the best so far")
     parser.add_argument("--config-dir", metavar="DIR", help="a folder of your own configs")
     arguments = parser.parse_intermixed_args()
+    files = AnswerFiles(picture=arguments.picture, html=arguments.html)
     with command(parser.prog, USERS, sentence) as tell:
         keep_processes_out()
         processes = num_processes(arguments.processes, arguments.engine)
-        if arguments.picture is not None:
-            check_place(arguments.picture, "--picture", ".png")
-        if arguments.html is not None:
-            page.check_file(arguments.html)
+        files.check()
         question = asked(arguments.words, arguments.config_dir)
         question.check()
-        found = advised(question, processes, arguments.folder, arguments.minutes, tell, engine=arguments.engine)
-        print(json.dumps(as_data(found), indent=2) if arguments.json else text(found), flush=True)
-        if arguments.picture is not None:
-            with written_whole(arguments.picture) as file:
-                save(picture(found), file)
-        if arguments.html is not None:
-            page.write(of_advice.page(found, typed(parser.prog)), arguments.html)
+        advice = advised(question, processes, arguments.folder, arguments.minutes, tell, engine=arguments.engine)
+        found = answer(advice, typed(parser.prog))
+        print(as_json(found) if arguments.json else terminal(found), flush=True)
+        files.write(found)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from hetsim.answers.files import AnswerFiles
+from hetsim.calibration.measuring.answer import answer
 from hetsim.calibration.measuring.from_run import from_trace
 from hetsim.calibration.measuring.measure import calibrate
 from hetsim.cli.command import Parser, command, seconds, typed
@@ -12,7 +14,6 @@ from hetsim.config.errors import USERS, sentence
 from hetsim.distributed.launch.failure_report import CAUSE, leave_reason
 from hetsim.distributed.rank.cleanup import follow_launcher
 from hetsim.errors import RunFailed
-from hetsim.reports import of_calibration, page
 from hetsim.runtime.output import outlive_readers
 from hetsim.trust.libraries import keep_processes_out
 
@@ -52,12 +53,12 @@ def main() -> None:
     parser.add_argument("--config-dir", type=Path, metavar="DIR", help="a folder of your own configs")
     arguments = parser.parse_intermixed_args()
     follow_launcher()
+    files = AnswerFiles(html=arguments.html)
     with command(parser.prog, USERS, _sentence):
         keep_processes_out()
-        if arguments.html is not None:
-            page.check_file(arguments.html)
-            if arguments.compose is not None or arguments.from_trace is not None:
-                raise ValueError("--html is for what was measured: leave it out with --compose and --from-trace")
+        files.check()
+        if arguments.html is not None and (arguments.compose is not None or arguments.from_trace is not None):
+            raise ValueError("--html is for what was measured: leave it out with --compose and --from-trace")
         if arguments.compose is not None:
             compose(arguments.file, arguments.compose, arguments.words)
             return
@@ -72,8 +73,8 @@ def main() -> None:
         result = calibrate(
             arguments.file, arguments.words, seconds=arguments.seconds, against=arguments.against, config_dir=arguments.config_dir
         )  # fmt: skip
-        if arguments.html is not None and result is not None:
-            page.write(of_calibration.page(arguments.file, result, typed(parser.prog)), arguments.html)
+        if result is not None:
+            files.write(answer(arguments.file, result, typed(parser.prog)))
 
 
 def _sentence(error: BaseException) -> str | None:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 from functools import partial
 from pathlib import Path
 
+from hetsim.answers.files import AnswerFiles
+from hetsim.answers.text import terminal
 from hetsim.checks import printable
 from hetsim.cli.command import READING, Parser, command, of_reading, typed
-from hetsim.files.reading import check_replaces_no_run
-from hetsim.files.writing import write_text
-from hetsim.reports import of_comparison, page, perfetto
-from hetsim.results.comparison.findings import compare, document
-from hetsim.results.comparison.pictures import drawing
-from hetsim.results.comparison.text import render
+from hetsim.reports import perfetto
+from hetsim.results.comparison.answer import answer
+from hetsim.results.comparison.findings import compare
 from hetsim.runtime.output import outlive_readers
 
 TOO_DEEP = "a folder has others nested hundreds deep: give the folders of the runs themselves"
@@ -38,30 +36,18 @@ def main() -> None:
     first, second = (arguments.runs, arguments.second) if arguments.second else (arguments.runs[:1], arguments.runs[1:])
     if len(second) != 1 and not arguments.second:
         parser.error(f"{len(arguments.runs)} folders are not two sides: give two folders, or name the second side after --with")
+    files = AnswerFiles(json=arguments.json, pictures=arguments.pictures, html=arguments.html)
     with command(parser.prog, READING, partial(of_reading, too_deep=TOO_DEEP)) as tell:
-        if arguments.html is not None:
-            page.check_file(arguments.html)
-        if arguments.json is not None:
-            check_replaces_no_run(arguments.json)
-        found = compare(first, second)
-        report = None if arguments.html is None else of_comparison.page(found, typed(parser.prog))
-        draw = None if arguments.pictures is None else drawing(found.sides)
-        traced = [] if arguments.perfetto is None else perfetto.of_sides(arguments.perfetto, found.sides)
-        print(render(found), flush=True)
-        for remark in (*found.sides.in_words, *found.remarks):
+        files.check()
+        findings = compare(first, second)
+        traced = [] if arguments.perfetto is None else perfetto.of_sides(arguments.perfetto, findings.sides)
+        found = answer(findings, typed(parser.prog))
+        lines = files.write(found)
+        print(terminal(found, remarks=False), flush=True)
+        for remark in found.remarks:
             tell(remark)
-        for side in found.sides.both:
-            for folder, summary in zip(side.folders, side.summaries, strict=True):
-                for warning in summary.get("warnings", []):
-                    tell(f"{side.name if side.num_runs == 1 else folder}: {warning}")
-        if arguments.json is not None:
-            write_text(arguments.json, json.dumps(document(found), indent=2, allow_nan=False) + "\n")
-        if draw is not None:
-            draw(arguments.pictures)
-            print(f"pictures in {printable(os.path.relpath(arguments.pictures))}")
-        if report is not None:
-            page.write(report(), arguments.html)
-            print(f"report in {printable(os.path.relpath(arguments.html))}")
+        for line in lines:
+            print(line)
         if traced:
             perfetto.write(arguments.perfetto, traced)
             print(f"open {printable(os.path.relpath(arguments.perfetto))} on https://ui.perfetto.dev")

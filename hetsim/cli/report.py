@@ -6,9 +6,11 @@ import os
 from functools import partial
 from pathlib import Path
 
+from hetsim.answers.files import AnswerFiles
 from hetsim.checks import printable
 from hetsim.cli.command import READING, Parser, command, of_reading
-from hetsim.reports import of_run, page, perfetto
+from hetsim.reports import perfetto
+from hetsim.reports.run import answer
 from hetsim.runtime.output import outlive_readers
 
 TOO_DEEP = "its files are nested hundreds deep: give the folder of another run"
@@ -24,16 +26,15 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.html is None and arguments.perfetto is None:
         parser.error("nothing is asked for: give --html report.html, or --perfetto run.pftrace")
+    files = AnswerFiles(html=arguments.html)
     with command(parser.prog, READING, partial(of_reading, too_deep=TOO_DEEP)):
-        if arguments.html is not None:
-            page.check_file(arguments.html)
+        files.check()
         if arguments.perfetto is not None:
             perfetto.check_file(arguments.perfetto)
             perfetto.write(arguments.perfetto, [perfetto.traced(arguments.run)])
             print(f"open {printable(os.path.relpath(arguments.perfetto))} on https://ui.perfetto.dev")
-        if arguments.html is not None:
-            page.write(of_run.page(arguments.run), arguments.html)
-            print(f"report in {printable(os.path.relpath(arguments.html))}")
+        for line in files.write(answer(arguments.run)) if arguments.html is not None else ():
+            print(line)
 
 
 if __name__ == "__main__":

@@ -6,11 +6,12 @@ import os
 import sys
 from pathlib import Path
 
+from hetsim.answers.text import terminal
 from hetsim.cli.command import ENGINE, Parser, command
 from hetsim.config.errors import USERS, sentence
 from hetsim.runtime.output import outlive_readers
+from hetsim.searches.answer import answer
 from hetsim.searches.search import Question, opened
-from hetsim.searches.text import told
 from hetsim.trust.libraries import keep_processes_out
 
 ABOUT = """Search for the best values of some keys. Pass the arguments of hetsim. Give each key that you want to search as an interval,
@@ -51,7 +52,7 @@ def main() -> None:
         )  # fmt: skip
         with opened(question, arguments.folder) as search:
             search.run()
-            print(told(search), flush=True)
+            print(terminal(answer(search)), flush=True)
         sys.exit(0 if search.best else 1)
 
 

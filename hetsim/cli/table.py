@@ -5,10 +5,12 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
+from hetsim.answers.files import AnswerFiles
+from hetsim.answers.text import markdown
 from hetsim.cli.command import READING, Parser, command, of_reading, seconds, typed
-from hetsim.reports import of_table, page
 from hetsim.results.reading.finished_runs import read_runs
-from hetsim.results.tables.files import markdown, write
+from hetsim.results.tables.answer import answer
+from hetsim.results.tables.files import write
 from hetsim.results.tables.metrics import METRICS, Target
 from hetsim.results.tables.question import Question
 from hetsim.results.tables.table import table
@@ -45,19 +47,19 @@ def main() -> None:
     parser.add_argument("--html", metavar="FILE", type=Path, help="write a report to this file, for a web browser")
     arguments = parser.parse_args()
     too_deep = f"{arguments.sweep} has folders that are nested hundreds deep: move them elsewhere"
+    files = AnswerFiles(html=arguments.html)
     with command(parser.prog, READING, partial(of_reading, too_deep=too_deep)) as tell:
-        if arguments.html is not None:
-            page.check_file(arguments.html)
+        files.check()
         keys = tuple(key.strip() for key in arguments.best_of.split(",") if key.strip())
         target = Target(arguments.target_accuracy, arguments.target_loss, arguments.at_seconds)
         question = Question(arguments.metric, target, arguments.baseline, keys, arguments.direction)
-        found = read_runs(arguments.sweep)
-        made = table(found.runs, question, known=found.remarks)
+        runs = read_runs(arguments.sweep)
+        made = table(runs.runs, question, known=runs.remarks)
+        found = answer(made, typed(parser.prog))
         write(made, arguments.to or arguments.sweep)
-        if arguments.html is not None:
-            page.write(of_table.page(made, typed(parser.prog)), arguments.html)
-        print(markdown(made), end="", flush=True)
-        for remark in made.remarks:
+        files.write(found)
+        print(markdown(found), end="", flush=True)
+        for remark in found.remarks:
             tell(remark)
 
 

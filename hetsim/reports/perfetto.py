@@ -10,12 +10,12 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
+from hetsim.answers.files import check_place
 from hetsim.checks import printable
 from hetsim.files.summary_and_curve import Curve, check_has, read_points, read_summary
 from hetsim.files.writing import written_whole
-from hetsim.reports.place import check_place
 from hetsim.results.comparison.sides import Sides
-from hetsim.results.comparison.traced import Rows, read_rows
+from hetsim.results.comparison.time_use import Rows, read_rows
 from hetsim.results.writing.describe import in_words
 from hetsim.results.writing.figures import whose
 from hetsim.runtime.recording.recorder import ALL_REDUCE, APPLY, COMMIT, DOWN, GATHER, GRADIENT, KINDS, MESSAGE, REGROUP, UPDATE

@@ -184,15 +184,13 @@ class Search:
         """A trial's value of each searched key."""
         return {key: one.params[key] for key in self.space.searched}
 
-    def table(self) -> str:
-        """The trials as CSV: number, state, objective, and the value of each key."""
-        text = io.StringIO()
-        rows = csv.writer(text, lineterminator="\n")
-        rows.writerow(["trial", "state", self.question.objective, *self.space.searched])
+    def table(self) -> list[list[str]]:
+        """The heads and the trials: number, state, objective, and the value of each key."""
+        rows = [["trial", "state", self.question.objective, *self.space.searched]]
         for one in self.trials:
             values = [word.partition("=")[2] for word in chosen_words({key: one.params.get(key, "") for key in self.space.searched})]
-            rows.writerow([one.number, one.state.name.lower(), repr(one.value) if one.state.name == "COMPLETE" else "", *values])
-        return text.getvalue()
+            rows.append([str(one.number), one.state.name.lower(), repr(one.value) if one.state.name == "COMPLETE" else "", *values])
+        return rows
 
 
 @contextlib.contextmanager
@@ -228,7 +226,9 @@ def opened(question: Question, folder: Path) -> Iterator[Search]:
             yield search
         finally:
             if search.has_run:
-                write_text(folder / "trials.csv", search.table())
+                text = io.StringIO()
+                csv.writer(text, lineterminator="\n").writerows(search.table())
+                write_text(folder / "trials.csv", text.getvalue())
             else:
                 (folder / JOURNAL).unlink()
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
-from hetsim.straggling import text
-from hetsim.straggling.judging import Found, Straggler, found
-from hetsim.straggling.reading import read_job
+from hetsim.straggling.from_run import read_run
+from hetsim.straggling.job import Job
+from hetsim.straggling.judging import Found, found
+from hetsim.straggling.kineto import profiles_of, read_profiles
 from hetsim.straggling.replay import Replay, replay_or_none
 
 
@@ -21,20 +19,7 @@ class Findings:
 
     found: Found
     replay: Replay | None
-    why: str
-
-    @property
-    def verdict(self) -> str:
-        """A sentence: the slow ranks, their cost, and what would help."""
-        return text.verdict(self.found, self.replay)
-
-    @property
-    def remarks(self) -> list[str]:
-        """Remarks, a clause each."""
-        return list(text.remarks(self.found, self.replay, self.why))
-
-    def __str__(self) -> str:
-        return text.text(self.found, self.replay, self.why)
+    why_no_replay: str
 
 
 def find(places: Sequence[Path], *, replay: bool = True) -> Findings:
@@ -43,32 +28,14 @@ def find(places: Sequence[Path], *, replay: bool = True) -> Findings:
     return Findings(stragglers, *(replay_or_none(stragglers) if replay else (None, "")))
 
 
-def document(its: Findings) -> dict[str, Any]:
-    """The findings as JSON data: times in seconds, shares from 0 to 1."""
-    job, links = its.found.job, its.found.links
-    return {
-        "source": job.source,
-        "num_ranks": job.num_ranks,
-        "num_steps": job.num_steps,
-        "seconds": job.seconds,
-        "verdict": its.verdict,
-        "cost": its.found.cost,
-        "computing": _numbers(its.found.computing.slowdown),
-        "links": None if links is None else _numbers(links.slowdown),
-        "stragglers": [_straggler(each) for each in its.found.stragglers],
-        "replay": None if its.replay is None else {"error": its.replay.error, "saved": dict(its.replay.saved)},
-        "remarks": its.remarks,
-    }
-
-
-def _straggler(each: Straggler) -> dict[str, Any]:
-    spells = [{"first_step": spell.first, "last_step": spell.last, "slowdown": spell.factor} for spell in each.spells]
-    kinds = list(each.kinds)
-    return {"rank": each.rank, "part": each.part, "kinds": kinds, "slowdown": each.slowdown, "cost": each.cost} | {
-        "period_steps": each.period,
-        "spells": spells,
-    }
-
-
-def _numbers(values: Any) -> list[float]:
-    return [float(value) for value in np.asarray(values)]
+def read_job(places: list[Path]) -> Job:
+    """The job in a run's folder, in a folder with profiler files, or in these files. Raises ValueError if there is none."""
+    first = places[0]
+    if len(places) == 1 and first.is_dir() and ((first / "summary.json").exists() or not profiles_of(first)):
+        return read_run(first)
+    for place in places:
+        if not place.exists():
+            raise ValueError(f"{place} does not exist: give the folder of a run, or the files of torch.profiler")
+        if not profiles_of(place):
+            raise ValueError(f"{place} is no .json or .json.gz of torch.profiler: give the folder of a run, or one file for each rank")
+    return read_profiles([path for place in places for path in profiles_of(place)], str(first if len(places) == 1 else first.parent))

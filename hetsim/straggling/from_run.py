@@ -10,7 +10,7 @@ import numpy as np
 
 from hetsim.files.config_file import read_config
 from hetsim.files.summary_and_curve import check_has, read_summary
-from hetsim.results.comparison.traced import Rows, read_rows
+from hetsim.results.comparison.time_use import Rows, read_rows
 from hetsim.runtime.recording.recorder import ALL_REDUCE, GATHER, GRADIENT, MESSAGE, UPDATE
 from hetsim.straggling.job import Job, check_size, places, summed
 from hetsim.trust.shipped import choice

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hetsim.files.summary_and_curve import read_summary
-from hetsim.results.comparison.components import COMPONENTS
-from hetsim.results.comparison.time_use import time_use
+from hetsim.results.comparison.time_use import COMPONENTS, time_use
 
 HERE = Path(__file__).resolve().parent
 SECONDS = 6.0

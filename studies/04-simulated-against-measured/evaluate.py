@@ -16,7 +16,7 @@ import yaml
 from cases import CLUSTERS, HERE, METHODS, Row, chosen, read_rows
 
 from hetsim.cluster.parse.cluster import parse_cluster
-from hetsim.results.comparison.staleness import wasserstein
+from hetsim.results.comparison.findings import wasserstein
 
 SHARES = ("compute", "communication", "server", "waiting")
 BARS = {"padded": (0.02, 0.05), "links": (0.04, 0.10), "quotas": (0.05, 0.12), "containers": (0.04, 0.12)}

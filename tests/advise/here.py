@@ -5,8 +5,16 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from hetsim.advice.advice import Advice
+from hetsim.advice.answer import answer
 from hetsim.advice.progress import Progress
 from hetsim.advice.simulations import Simulations, StoredAnswers, answering
+from hetsim.answers.text import terminal
+
+
+def text(advice: Advice) -> str:
+    """What `hetsim-advise` prints."""
+    return terminal(answer(advice))
 
 
 class Here(Simulations):

@@ -13,25 +13,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from here import Here
+from here import Here, text
 from worlds import exit_status
 
 import hetsim
 from hetsim.advice.advice import Advice, advice, worth_training
+from hetsim.advice.answer import answer
 from hetsim.advice.candidates import Candidate, baseline, with_allocations
-from hetsim.advice.data import as_data
-from hetsim.advice.picture import picture
 from hetsim.advice.question import asked
 from hetsim.advice.simulated import Goal, Outcome, experiment, simulated
 from hetsim.advice.simulations import Simulations
-from hetsim.advice.text import text
 from hetsim.advice.timing import Timed, Timing
 from hetsim.advice.training import Round, Trained, Training, reachable
+from hetsim.answers.html import document
+from hetsim.answers.text import as_json
 from hetsim.cli.advise import main
 from hetsim.config.methods import shipped
 from hetsim.files.summary_and_curve import LossPoint
-from hetsim.reports import of_advice
-from hetsim.reports.page import document
 
 pytestmark = pytest.mark.slow
 
@@ -272,19 +270,19 @@ def test_the_command_of_the_best_does_what_was_said(trained: Advice) -> None:
 
 
 def test_an_advice_is_json_and_a_picture(trained: Advice) -> None:
-    again = json.loads(json.dumps(as_data(trained)))
+    again = json.loads(as_json(answer(trained)))
 
     assert again["rows"][0]["command"] == trained.rows[0].command
     assert again["goal"] == {"accuracy": 0.85, "loss": None}
     assert again["baseline"]["gain"]["mean"] == 1
-    drawn = picture(trained)
+    drawn = answer(trained).pictures[0].draw()
     assert drawn.axes[0].get_xlabel().startswith("seconds to test accuracy 0.85")
     assert len(drawn.axes[0].get_yticklabels()) == len(trained.rows) + 1
 
 
 def test_an_advice_is_a_page(trained: Advice) -> None:
     """With its sentence, its picture, both tables and the commands."""
-    page = document(of_advice.page(trained, "hetsim-advise cluster=mixed4"))
+    page = document(answer(trained, "hetsim-advise cluster=mixed4"))
 
     assert all(escape(part) in page for part in (trained.sentence, trained.rows[0].why, trained.rows[0].command))
     assert page.count("<svg") == 1

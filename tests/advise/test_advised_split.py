@@ -5,19 +5,18 @@ from __future__ import annotations
 import json
 
 import pytest
-from here import Here
+from here import Here, text
 
 from hetsim.advice.advice import Advice, advice
+from hetsim.advice.answer import answer
 from hetsim.advice.candidates import Candidate, baseline
-from hetsim.advice.data import as_data
+from hetsim.advice.decision import Split, split_of
 from hetsim.advice.question import asked
 from hetsim.advice.simulated import experiment
-from hetsim.advice.split import Split, split_of
-from hetsim.advice.text import text
+from hetsim.answers.html import document
+from hetsim.answers.text import as_json
 from hetsim.config.methods import shipped
 from hetsim.policies.allocation import Fixed
-from hetsim.reports import of_advice
-from hetsim.reports.page import document
 
 METHODS = {method.name: method for method in shipped()}
 SPEEDS = (
@@ -60,8 +59,8 @@ def test_the_parts_are_the_batch(cluster: str, method: str) -> None:
     assert max(its.batch_sizes) == its.batch_sizes[0] > 1.5 * its.batch_sizes[-1]
     assert text(found).splitlines()[1] == its.sentence
     assert its.sentence.startswith("Of each batch of 250 samples: ")
-    assert json.loads(json.dumps(as_data(found)))["split"]["batch_sizes"] == [*its.batch_sizes]
-    assert its.sentence in document(of_advice.page(found, "hetsim-advise"))
+    assert json.loads(as_json(answer(found)))["split"]["batch_sizes"] == [*its.batch_sizes]
+    assert its.sentence in document(answer(found, "hetsim-advise"))
     if method == "dbs_sgd":  # waits for no other node, so no split of DDP is the same
         assert its.script is None
     else:

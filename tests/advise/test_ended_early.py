@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from here import Here
+from here import Here, text
 from test_sets_of_nodes import question
 from worlds import exit_status
 
@@ -24,7 +24,6 @@ from hetsim.advice.advice import Advice, advice
 from hetsim.advice.progress import Progress
 from hetsim.advice.question import asked
 from hetsim.advice.simulations import FILE, StoredAnswers
-from hetsim.advice.text import text
 from hetsim.cli.advise import main
 
 pytestmark = pytest.mark.slow

@@ -8,8 +8,7 @@ import sys
 
 import pytest
 
-from hetsim.advice.gpus_by_name import spelled_out
-from hetsim.advice.question import asked
+from hetsim.advice.question import asked, spelled_out
 
 WORDS = ("2*a100-40gb + 4*t4", "model=resnet50", "batch_size=384", "network=1 Gbit/s")
 

@@ -13,10 +13,9 @@ from here import Here
 
 from hetsim.advice.advice import Advice, advice
 from hetsim.advice.bounds import Line, least_step, most_rate
-from hetsim.advice.candidates import ALLOCATIONS, Candidate, baseline
+from hetsim.advice.candidates import ALLOCATIONS, Candidate, LeaveOut, baseline, classes, neighbours, subsets
 from hetsim.advice.question import asked
 from hetsim.advice.simulated import experiment
-from hetsim.advice.subsets import LeaveOut, classes, neighbours, subsets
 from hetsim.advice.timing import SLACK, Timing
 from hetsim.advice.variants import Variant, least_seconds, timed, varied
 from hetsim.cluster.model import Cluster
@@ -274,8 +273,8 @@ def test_the_order_of_the_nodes_changes_nothing() -> None:
 def test_no_node_is_kept_whose_absence_would_help(name: str, by_rule: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """By more than 2 %, the best of all and the best that trains alike; also where not all sets are looked at, which is said."""
     if by_rule:
-        monkeypatch.setattr("hetsim.advice.subsets.MOST", 1)
-        monkeypatch.setattr("hetsim.advice.subsets.by_rule", lambda *_: iter(()))
+        monkeypatch.setattr("hetsim.advice.candidates.MOST_SETS", 1)
+        monkeypatch.setattr("hetsim.advice.candidates.by_rule", lambda *_: iter(()))
     asks = asked(question(name, SOME, "timing"), None)
     its = advice(asks, Here(), lambda _: None)
     timing = Timing(asks, Here(), (250_000, 640))

@@ -10,8 +10,7 @@ import pytest
 
 from hetsim.advice.candidates import Candidate, baseline
 from hetsim.advice.simulated import Outcome
-from hetsim.advice.timing import Timed
-from hetsim.advice.within import intervals
+from hetsim.advice.timing import Timed, intervals
 from hetsim.catalogue.tables import shipped
 from hetsim.catalogue.times import Times
 from hetsim.config.named_gpus import Named

@@ -6,14 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from here import Here
+from here import Here, text
 from worlds import experiment
 
 from hetsim.advice.advice import Advice, advice
 from hetsim.advice.candidates import Candidate
 from hetsim.advice.decision import assumed, bits, in_own_script, machines, numbered, slowest_link
 from hetsim.advice.question import asked
-from hetsim.advice.text import text
 from hetsim.cluster.parse.cluster import parse_cluster
 from hetsim.config.methods import shipped
 

@@ -17,7 +17,7 @@ import hetsim
 from hetsim.calibration.cluster import Calibrated
 from hetsim.calibration.fit import Line, Steps
 from hetsim.calibration.measuring import proof
-from hetsim.calibration.measuring.report import remarks
+from hetsim.calibration.measuring.answer import remarks
 from hetsim.calibration.noise import Noise
 from hetsim.calibration.readings import Measured
 from hetsim.cli.calibrate import main
@@ -62,9 +62,9 @@ def test_a_calibrated_cluster_is_read_by_both_backends(
     assert len(set(firsts)) == len(firsts) > 1
     said = capfd.readouterr().out
     assert re.search(r"2 workers, about \d+\.\d minutes", said)
-    assert re.search(r"mean error of gradient times at held-out batch sizes: \d+\.\d %", said)
+    assert re.search(r"Mean error of gradient times at held-out batch sizes: \d+\.\d %", said)
     rates = r"ssgd [-+]\d+\.\d %, local_sgd \S+ %, asgd \S+ %"
-    assert re.search(rf"cluster/lab\.yaml: errors of predicted updates/s, against real runs: {rates}\n", said)
+    assert re.search(rf"Errors of predicted updates per second, against real runs: {rates}\.\n", said)
     assert (tmp_path / "cluster" / "lab.png").read_bytes().startswith(b"\x89PNG")
     text = file.read_text()
     assert text.startswith("# Measured by hetsim-calibrate on 20")
@@ -95,7 +95,7 @@ def test_hetsim_launch_starts_it_on_hosts(tmp_path: Path) -> None:
     done = launch(tmp_path, "lab.yaml", "workload=digits", "batch_size=64", "method=ssgd", NODES, "--seconds", "0.1")
 
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("mean error") == 1
+    assert done.stdout.count("Mean error") == 1
     config = yaml.safe_load((tmp_path / "lab.yaml").read_text())
     assert config["network"]["all_reduce_table"]
     assert len(config["nodes"]) == 2

@@ -10,12 +10,13 @@ from matplotlib.figure import Figure
 from test_fit import HELD_OUT, SIZES, readings
 from test_noise import normalised
 
+from hetsim.answers.html import document
 from hetsim.calibration.cluster import Calibrated
 from hetsim.calibration.fit import Steps
+from hetsim.calibration.measuring.answer import answer
 from hetsim.calibration.noise import Noise
-from hetsim.calibration.picture import MAX_NODES, page
-from hetsim.reports import of_calibration
-from hetsim.reports.page import document
+from hetsim.calibration.picture import MAX_NODES
+from hetsim.calibration.picture import page as picture
 from hetsim.results.writing.figures import own_style
 
 FAST = Steps.fitted(readings(lambda size: 2e-3 + size * 1e-4, deviation=0.1), SIZES)
@@ -28,7 +29,7 @@ WITH_MODES = replace(FAST, noise=Noise.fitted(normalised([1.0, 1.0, 1.0, 1.0, 2.
 def drawn(*steps: Steps) -> Figure:
     """A page of these nodes."""
     with own_style():
-        figure = page("lab", steps)
+        figure = picture("lab", steps)
         figure.draw_without_rendering()
     assert isinstance(figure, Figure)
     return figure
@@ -54,11 +55,10 @@ def test_a_calibration_is_a_page_with_the_file_that_it_wrote(tmp_path: Path) -> 
     file = tmp_path / "lab.yaml"
     file.write_text("name: lab  # <b>\n")
 
-    page = document(
-        of_calibration.page(
-            file, Calibrated({}, [FAST, WITH_MODES], doubts=["node 1 was <busy>"], tried={"ssgd": -0.02}), "hetsim-calibrate lab.yaml"
-        )
-    )
+    config = {"hosts": {}, "network": {"latency_seconds": 1e-6, "bytes_per_second": 1e9}}
+    result = Calibrated(config, [FAST, WITH_MODES], doubts=["node 1 was <busy>"], tried={"ssgd": -0.02})
+
+    page = document(answer(file, result, "hetsim-calibrate lab.yaml"))
 
     assert f"held-out batch sizes: {100 * FAST.error:.1f} %" in page.replace("&nbsp;", " ")
     assert "against real runs: ssgd -2.0 %" in page.replace("&nbsp;", " ")

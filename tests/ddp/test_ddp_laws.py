@@ -21,7 +21,8 @@ from hetsim.cluster.parse.cluster import parse_cluster
 from hetsim.ddp.schedule import Data
 from hetsim.files.summary_and_curve import read_summary
 from hetsim.policies.allocation import proportional
-from hetsim.results.comparison.findings import compare, document
+from hetsim.results.comparison.answer import answer
+from hetsim.results.comparison.findings import compare
 
 pytestmark = pytest.mark.slow
 F64, F32 = 1e-12, 5e-6
@@ -216,7 +217,7 @@ def test_a_trace_is_compared_with_a_simulation_of_it(traced: Path, clusters: Pat
     """On the cluster that was made of it, with the same split: as many updates a second, and as much of the time spent computing."""
     split = ("method=ssgd", "allocation=fixed", "allocation.parts=[4,2,1]", "weighting=per_sample")
     simulated = hetsim.run("cluster=uneven", *WORDS, *split, config_dir=clusters, folder=tmp_path / "simulated")
-    compared = document(compare([simulated.folder], [traced]))
+    compared = answer(compare([simulated.folder], [traced])).data
 
     assert abs(next(each["relative_error"] for name, each in compared["numbers"].items() if "updates" in name)) < 0.25
     assert abs(compared["components"]["compute"]["percentage_points"]) < 15

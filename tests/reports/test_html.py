@@ -14,11 +14,12 @@ import pytest
 from matplotlib.figure import Figure
 from worlds import exit_status, experiment
 
+from hetsim.answers.answer import Answer, Picture, Sheet
+from hetsim.answers.html import MAX_TEXT, POLICY, document
 from hetsim.cli.compare import main as compare_main
 from hetsim.cli.report import main as report_main
 from hetsim.cli.table import main as table_main
 from hetsim.files.identity import config_header
-from hetsim.reports.page import MAX_TEXT, POLICY, Page, Sheet, document
 from hetsim.sim import Simulator
 
 SCRIPT = "<script>alert(1)</script>"
@@ -115,7 +116,8 @@ def test_a_page_is_small_however_much_is_in_it() -> None:
     figure.subplots().broken_barh([(place, 0.5) for place in range(6_000)], (0, 1))
     sheet = Sheet("many", ("a", "b"), [("x" * 1000, str(row)) for row in range(100_000)])
 
-    page = document(Page(question="q", answer="a", figures=[("f", figure)], sheets=[sheet] * 3, texts=[("t", "<" * 10**6)] * 2))
+    pictures = [Picture("f", "a figure", lambda: figure)]
+    page = document(Answer(question="q", answer=["a"], pictures=pictures, sheets=[sheet] * 3, texts=[("t", "<" * 10**6)] * 2))
 
     assert len(page) < 3_000_000
     assert "more rows are left out" in page

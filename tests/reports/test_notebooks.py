@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import hetsim
+from hetsim.answers.answer import Answer, Sheet
 from hetsim.api import Search
 from hetsim.config.typed import words_for
 from hetsim.runtime.recording import progress as bars
@@ -50,10 +51,13 @@ def test_a_run_takes_keys_and_a_cluster_as_a_mapping_and_is_shown_as_its_report(
 
 
 def test_a_search_is_shown_with_its_trials(tmp_path: Path) -> None:
-    """Escaped, as values are a user's."""
-    (tmp_path / "trials.csv").write_text("number,method\n0,<b>\n")
+    """Escaped, as values are a user's. A terminal shows the best one only."""
+    trials = Sheet("Trials", ("number", "method"), [("0", "<b>")], max_printed=0)
+    found = Search(Answer(question="Which?", answer=["best seconds: 1"], sheets=[trials]), tmp_path, 1.0, ())
 
-    shown = Search(tmp_path, 1.0, (), "best seconds: 1")._repr_html_()
+    shown = found._repr_html_()
+
+    assert repr(found) == "best seconds: 1"
 
     assert shown is not None
     assert "best seconds: 1" in shown

@@ -14,9 +14,9 @@ import yaml
 from worlds import exit_status
 
 import hetsim
+from hetsim.answers.text import markdown
 from hetsim.cli.main import main
 from hetsim.cli.table import main as table_main
-from hetsim.results.tables.files import markdown
 
 STEERING = "\x1b]0;title\a\nnew line"
 SUMMARY: dict[str, Any] = {
@@ -35,29 +35,41 @@ def finished(folder: Path, accuracy: float, config: dict[str, Any], **summary: A
 
 
 class Shown(HTMLParser):
-    """The tags of a page, its text in code, and its other text."""
+    """The tags and attributes of a page, its text in code, and what is outside of the first element."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
-        self.tags: set[str] = set()
-        self.attributes: list[Any] = []
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
         self.code: list[str] = []
-        self.words: list[str] = []
-        self._within = False
+        self.outside: list[str] = []
+        self._open: list[str] = []
         self.feed(page)
 
-    def handle_starttag(self, tag: str, attrs: list[Any]) -> None:
-        self.tags.add(tag)
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if not self._open and self.tags:
+            self.outside.append(tag)
+        self.tags.append(tag)
         self.attributes += attrs
-        self._within = tag == "code"
+        self._open.append(tag)
 
     def handle_endtag(self, tag: str) -> None:
-        self._within = False
+        assert self._open.pop() == tag
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        self.handle_endtag(tag)
 
     def handle_data(self, data: str) -> None:
-        (self.code if self._within else self.words).append(data)
+        if not self._open:
+            self.outside.append(data)
+        if self._open[-1:] == ["code"]:
+            self.code.append(data)
 
 
+INERT = {"div", "h1", "h2", "p", "ul", "li", "pre", "code", "table", "thead", "tbody", "tr", "th", "td", "figure", "figcaption"} | {
+    *("svg", "style", "img", "g", "path", "text", "tspan", "use", "defs", "clippath", "rect", "metadata", "rdf:rdf", "cc:work"),
+}
 NASTY = (
     "<img src=x onerror=alert(1)>",
     'x\\|![](q "\\("onerror=alert(1) x="\\)")',
@@ -67,8 +79,8 @@ NASTY = (
 )
 
 
-def test_a_notebook_shows_a_table_as_text(tmp_path: Path) -> None:
-    """Jupyter trusts the output of a cell that was run: HTML in it would run, and formulas outside of code are set."""
+def test_a_notebook_shows_names_as_text(tmp_path: Path) -> None:
+    """Jupyter trusts the output of a cell that was run: HTML in it would run, and formulas would be set, but for two classes."""
     for place, text in enumerate(NASTY):
         finished(tmp_path / str(place), 0.8 + 0.01 * place, {"method": text, "www.evil.example": text, text: place}, workload=text)
         finished(
@@ -77,16 +89,19 @@ def test_a_notebook_shows_a_table_as_text(tmp_path: Path) -> None:
             {"method": text, "www.evil.example": text, text: place},
             workload=text,
         )
-
     table = hetsim.table(tmp_path, baseline=f"method={NASTY[3]}")
-    shown = Shown(table._repr_html_())
+    comparison = hetsim.compare(tmp_path / "0", tmp_path / "1")
 
-    assert shown.tags <= {"table", "thead", "tbody", "tr", "th", "td", "p", "b", "code"}
-    assert shown.attributes == []
+    for result in (table, comparison):
+        shown = Shown(result._repr_html_() or "")
+
+        assert shown.attributes[0] == ("class", "mathjax_ignore tex2jax_ignore")
+        assert "".join(shown.outside).strip() == ""
+        assert set(shown.tags) <= INERT
+        assert not [name for name, _ in shown.attributes if name.startswith("on")]
+        assert not hasattr(result, "_repr_markdown_")
     for text in NASTY:
-        assert any(text in code for code in shown.code)
-    assert not re.search(r"[$\\@<>&\"]|www", "".join(shown.words))
-    assert not hasattr(table, "_repr_markdown_")
+        assert any(text in code for code in Shown(table._repr_html_() or "").code)
 
 
 def test_a_cell_of_a_file_is_one_cell(tmp_path: Path) -> None:
@@ -94,7 +109,7 @@ def test_a_cell_of_a_file_is_one_cell(tmp_path: Path) -> None:
     for place, text in enumerate(NASTY):
         finished(tmp_path / str(place), 0.8, {"method": text})
 
-    head, _, *rows = markdown(hetsim.table(tmp_path).ranking).splitlines()
+    head, _, *rows = markdown(hetsim.table(tmp_path).answer).splitlines()
 
     assert {line.count("|") for line in rows} == {head.count("|")}
     assert all(re.fullmatch(r"\| `[^`|<>]+` \| .*", line) for line in rows)

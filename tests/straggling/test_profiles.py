@@ -17,7 +17,7 @@ from worlds import exit_status
 import hetsim
 from hetsim.cli.stragglers import main
 from hetsim.straggling import kineto
-from hetsim.straggling.reading import read_job
+from hetsim.straggling.findings import read_job
 
 GENERATOR = Path(__file__).parents[2] / "benchmarks" / "profiles.py"
 OWN = (10_000, 15_000)

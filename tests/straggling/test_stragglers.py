@@ -14,11 +14,11 @@ from worlds import exit_status, experiment, node
 import hetsim
 from hetsim.cli.stragglers import main
 from hetsim.sim import Simulator
+from hetsim.straggling.answer import verdict
 from hetsim.straggling.from_run import read_run
 from hetsim.straggling.job import Job
 from hetsim.straggling.judging import COLLECTIVES, COMPUTING, LINKS, found, judged
 from hetsim.straggling.replay import replayed
-from hetsim.straggling.text import verdict
 
 Draw = np.random.Generator
 NOISES: dict[str, Callable[[Draw, tuple[int, int], float], Any]] = {

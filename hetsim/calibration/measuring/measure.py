@@ -8,14 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from hetsim.answers.text import terminal
 from hetsim.calibration.among_workers import AmongWorkers, Uncapped
 from hetsim.calibration.around_server import AroundServer
 from hetsim.calibration.cluster import Calibrated, calibrated
 from hetsim.calibration.drift import NUM_PARTS, check_comparable, drifts, parts_of
 from hetsim.calibration.drift import told as table
+from hetsim.calibration.measuring.answer import answer, check_places, prefix, write_all
 from hetsim.calibration.measuring.balance import computing
 from hetsim.calibration.measuring.proof import Tried, error, real_runs, tried
-from hetsim.calibration.measuring.report import check_places, prefix, told, write_all
 from hetsim.calibration.program import FITTED, MOST_UPDATES, Measurement, sizes_of
 from hetsim.calibration.readings import Measured
 from hetsim.calibration.sharing import at_once
@@ -134,7 +135,7 @@ def _calibrate(
     result = replace(result, tried={each.method: each.error for each in proof}, doubts=[*result.doubts, *doubtful])
     num_parameters = next(iter(found.values())).num_parameters
     write_all(file, experiment, result, num_parameters)
-    print(told(file, result), flush=True)
+    print(terminal(answer(file, result)), flush=True)
     if old is not None:
         divided = {kind: parts_of(measured) for kind, measured in found.items()}
         parts = [fitted({kind: its[part] for kind, its in divided.items()}) for part in range(NUM_PARTS)]

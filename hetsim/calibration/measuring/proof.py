@@ -6,13 +6,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from hetsim.cluster.model import Cluster
 from hetsim.config.yaml_text import as_yaml
 from hetsim.distributed.backend import Processes
 from hetsim.errors import RunFailed
-from hetsim.results.comparison.findings import compare
+from hetsim.results.comparison.findings import ComparedIntervals, compare
 from hetsim.runtime.budget import Budget
 from hetsim.runtime.experiment import Experiment
 from hetsim.sim.backend import Simulator
@@ -91,13 +91,13 @@ def tried(real: Mapping[str, Experiment], cluster: Cluster, num_parameters: int,
     return found
 
 
-def _longest(intervals: Sequence[Mapping[str, Any]]) -> str:
+def _longest(intervals: Sequence[ComparedIntervals]) -> str:
     """The kind of interval whose lengths explain most of the difference."""
     if not intervals:
         return ""
-    row = max(intervals, key=lambda row: abs(row["by_length"]))
-    predicted, measured = (1e3 * row[side]["mean_seconds"] for side in ("first", "second"))
-    return f" (mean {row['name']}: {predicted:.3g} ms predicted, {measured:.3g} ms measured)"
+    row = max(intervals, key=lambda row: abs(row.by_length))
+    predicted, measured = (1e3 * side.mean_seconds for side in (row.first, row.second))
+    return f" (mean {row.name}: {predicted:.3g} ms predicted, {measured:.3g} ms measured)"
 
 
 def error(found: Sequence[Tried]) -> float:

@@ -52,7 +52,8 @@ class Side:
     def title(self) -> str:
         """The title of the side in pictures."""
         summary = self.summaries[0]
-        return f"{summary['method']} on {summary['cluster']}, {summary['workload']}"
+        method, cluster, workload = (summary.get(key) for key in ("method", "cluster", "workload"))
+        return f"{method} on {cluster}, {workload}"
 
 
 @dataclass(frozen=True)

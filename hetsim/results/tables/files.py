@@ -1,112 +1,19 @@
-"""A table of a sweep as Markdown, CSV, Parquet and a picture."""
+"""The files of a sweep's table: Markdown, CSV, Parquet and a picture."""
 
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from html import escape
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from hetsim.checks import printable
+from hetsim.answers.text import markdown
 from hetsim.files.writing import write_text, written_whole
+from hetsim.results.tables.answer import answer
 from hetsim.results.tables.estimates import Estimate
-from hetsim.results.tables.labels import shortened
-from hetsim.results.tables.picture import cell as number
 from hetsim.results.tables.picture import picture
-from hetsim.results.tables.rows import Row
 from hetsim.results.tables.table import Table
 from hetsim.results.writing.figures import save
-
-
-class Cell(NamedTuple):
-    """Text by hetsim, followed by text from a config, which may come from somebody else."""
-
-    words: str = ""
-    text: str = ""
-
-
-class Sheet(NamedTuple):
-    """A group as shown: its label, the heads of the columns, and the rows."""
-
-    label: str
-    heads: list[Cell]
-    rows: list[list[Cell]]
-
-
-def markdown(table: Table) -> str:
-    """The table as Markdown: one table for each group, below the group's label."""
-    parts = []
-    for sheet in sheets(table):
-        lines = [_line(sheet.heads, known=_is_name), "|" + "---|" * len(sheet.heads), *map(_line, sheet.rows)]
-        parts.append("\n".join([f"**`{_plain(sheet.label)}`**", "", *lines] if sheet.label else lines) + "\n")
-    return "\n".join(parts)
-
-
-def html(table: Table) -> str:
-    """The table and its remarks as HTML for a notebook. Text from a config is code, in which Jupyter renders no formulas."""
-    parts = []
-    for sheet in sheets(table):
-        head, *rows = ["".join(f"<{tag}>{_in_html(cell)}</{tag}>" for cell in cells) for tag, cells in _tagged(sheet)]
-        label = f"<p><b>{_in_html(Cell(text=sheet.label))}</b></p>" if sheet.label else ""
-        body = "".join(f"<tr>{row}</tr>" for row in rows)
-        parts.append(f"{label}<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>")
-    return "\n".join([*parts, *(f"<p>{_in_html(Cell(text=remark))}</p>" for remark in table.remarks)])
-
-
-def sheets(table: Table) -> list[Sheet]:
-    """One sheet for each group."""
-    values = {value for row in table.rows for value in row.keys.values()}
-    count = Counter(map(shortened, values))  # values that would look the same are not shortened
-    printed = [name for name in table.known if name == table.metric or table.metrics[name].printed]
-    made = []
-    for group in table.groups:
-        gain = [] if table.baseline is None else [Cell("gain over ", table.baseline)]
-        ranked, *others = [Cell(group.head(table.metrics[name])) for name in printed]
-        coordination = [Cell("coordination")] if any(row.coordination for row in group.rows) else []
-        heads = [*(Cell(text=key) for key in group.keys), *coordination, Cell("runs"), ranked, *gain, *others]
-        rows = []
-        for row in group.rows:
-            texts = [row.keys[key] if count[shortened(row.keys[key])] > 1 else shortened(row.keys[key]) for key in group.keys]
-            texts += [row.coordination] if coordination else []
-            runs = f"{len(row.runs)} ({row.num_diverged} diverged)" if row.num_diverged else str(len(row.runs))
-            ranked, *others = [Cell(number(name, row.numbers[name])) for name in printed]
-            gains = [Cell(_gain(row))] if gain else []
-            rows.append([*(Cell(text=text) for text in texts), Cell(runs), ranked, *gains, *others])
-        made.append(Sheet(group.label, heads, rows))
-    return made
-
-
-def _gain(row: Row) -> str:
-    """A gain as text. It has no interval for a single seed, or if it is equal for all seeds."""
-    text, gain = str(row.gain), row.gain
-    has_none = gain is not None and gain.mean is not None and "(" not in text and text != "1"
-    return f"{text} (equal in all {gain.num_runs})" if gain and has_none and gain.num_runs > 1 else text
-
-
-def _line(cells: Sequence[Cell], *, known: Callable[[str], bool] = lambda _: False) -> str:
-    texts = (cell.words + (cell.text if known(cell.text) else f"`{_plain(cell.text)}`") if cell.text else cell.words for cell in cells)
-    return "| " + " | ".join(texts) + " |"
-
-
-def _is_name(key: str) -> bool:
-    """Whether the text is only a key, and not, for example, a web address."""
-    return re.fullmatch(r"(?!www\.)[\w.]+", key, re.IGNORECASE) is not None
-
-
-def _plain(text: str) -> str:
-    """Text from a config in backticks, for a Markdown cell. It contains no other markup."""
-    return printable(text).replace("|", "¦").replace("`", "'").replace("<", "‹").replace(">", "›")
-
-
-def _tagged(sheet: Sheet) -> Iterator[tuple[str, list[Cell]]]:
-    yield "th", sheet.heads
-    yield from (("td", row) for row in sheet.rows)
-
-
-def _in_html(cell: Cell) -> str:
-    return escape(cell.words) + (f"<code>{escape(printable(cell.text))}</code>" if cell.text else "")
 
 
 def arrow(table: Table) -> Any:
@@ -150,7 +57,7 @@ def write(table: Table, folder: Path) -> None:
         parquet.write_table(data, file)
     with written_whole(folder / "table.csv") as file:
         csv.write_csv(pa.table({_no_formula(field.name): _no_formulas(data[field.name]) for field in data.schema}), file)
-    write_text(folder / "table.md", markdown(table))
+    write_text(folder / "table.md", markdown(answer(table)))
     with written_whole(folder / "table.png") as file:
         save(picture(table), file)
 

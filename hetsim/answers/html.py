@@ -1,4 +1,4 @@
-"""A report as one self-contained HTML file: the question, the answer, pictures, tables, the command and the versions."""
+"""An answer as one self-contained HTML file: the question, the answer, pictures, tables, the command and the versions."""
 
 from __future__ import annotations
 
@@ -6,15 +6,13 @@ import base64
 import io
 import platform
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from html import escape
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+from hetsim.answers.answer import Answer, Cell, Sheet
 from hetsim.checks import printable
-from hetsim.files.writing import write_text
-from hetsim.reports.place import check_place
 from hetsim.results.writing.figures import own_style
 from hetsim.version import __version__
 
@@ -38,56 +36,25 @@ WITH_COMMAND = re.compile(r"(.*?:) ((?:hetsim(?:-\w+)? |from hetsim).*)")
 """A remark that ends with a command or a line of Python, which is shown as code."""
 WORDS = ' class="words"'
 """The attribute of a column without numbers."""
+NO_FORMULAS = "mathjax_ignore tex2jax_ignore"
+"""The classes by which versions 3 and 2 of MathJax, which typesets the output of notebooks, leave text as it is."""
 VERSIONS = ("torch", "numpy", "matplotlib")
 
 
-class Sheet(NamedTuple):
-    """A table."""
-
-    title: str
-    heads: Sequence[str]
-    rows: Sequence[Sequence[str]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Page:
-    """The content of a report. All texts are plain, and are escaped when they are written."""
-
-    question: str
-    answer: str
-    figures: Sequence[tuple[str, Any]] = ()
-    """Each figure with its caption; None for a figure without content."""
-    sheets: Sequence[Sheet] = ()
-    remarks: Sequence[str] = ()
-    command: str = ""
-    texts: Sequence[tuple[str, str]] = ()
-    """Longer texts with their titles, folded."""
-
-
-def check_file(file: Path) -> None:
-    """Raise ValueError if no page can be written to this file."""
-    check_place(file, "--html", ".html")
-
-
-def write(page: Page, file: Path) -> None:
-    """Write a page to its file, completely or not at all."""
-    write_text(file, document(page))
-
-
-def document(page: Page) -> str:
-    """The page as one file."""
+def document(answer: Answer) -> str:
+    """The answer as one file."""
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n<meta name="color-scheme" content="light dark">\n'
-        f"<title>{_text(page.question)}</title>\n<style>\n{STYLE.read_text(encoding='utf-8')}</style>\n</head>\n<body>\n"
-        f"<main>\n{article(page)}\n</main>\n<footer>{_text(versions())}</footer>\n</body>\n</html>\n"
+        f"<title>{_text(answer.question)}</title>\n<style>\n{STYLE.read_text(encoding='utf-8')}</style>\n</head>\n<body>\n"
+        f"<main>\n{article(answer)}\n</main>\n<footer>{_text(versions())}</footer>\n</body>\n</html>\n"
     )
 
 
-def article(page: Page) -> str:
-    """The page without a file's frame, for a notebook."""
-    return "\n".join(_parts(page))
+def article(answer: Answer) -> str:
+    """The answer without a file's frame, for a notebook. Jupyter sets no formulas in it, which may come from somebody else."""
+    return "\n".join([f'<div class="{NO_FORMULAS}">', *_parts(answer), "</div>"])
 
 
 def versions() -> str:
@@ -99,21 +66,23 @@ def versions() -> str:
     return f"hetsim {__version__}, {', '.join([*found, system])}"
 
 
-def _parts(page: Page) -> Iterator[str]:
-    yield f'<h1>{_text(page.question)}</h1>\n<p class="answer">{_sentences(page.answer)}</p>'
-    for number, (caption, figure) in enumerate(page.figures):
-        if figure is not None:
-            yield f"<figure><div>{picture(figure, caption, f'figure {number}')}</div><figcaption>{_text(caption)}</figcaption></figure>"
+def _parts(answer: Answer) -> Iterator[str]:
+    yield f'<h1>{_text(answer.question)}</h1>\n<p class="answer">{_sentences(" ".join(answer.answer))}</p>'
+    for number, picture in enumerate(answer.pictures):
+        if (figure := picture.draw()) is not None:
+            shown = _inline(figure, picture.caption, f"figure {number}")
+            yield f"<figure><div>{shown}</div><figcaption>{_text(picture.caption)}</figcaption></figure>"
     room = MAX_TABLES
-    for sheet in page.sheets:
+    for sheet in answer.sheets:
         table = _table(sheet, room)
         room -= len(table)
         yield table
-    if page.remarks:
-        yield f'<h2>Remarks</h2><ul class="remarks">{"".join(map(_remark, page.remarks))}</ul>'
-    if page.command:
-        yield f"<h2>Command</h2><pre><code>{_text(page.command)}</code></pre>"
-    for title, text in page.texts:
+    remarks = [*(line for sheet in answer.sheets for line in (*sheet.above, *sheet.below)), *answer.remarks]
+    if remarks:
+        yield f'<h2>Remarks</h2><ul class="remarks">{"".join(map(_remark, remarks))}</ul>'
+    if answer.command:
+        yield f"<h2>Command</h2><pre><code>{_text(answer.command)}</code></pre>"
+    for title, text in answer.texts:
         kept = text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}\n… and {len(text) - MAX_TEXT} letters more"
         lines = "\n".join(map(_text, kept.splitlines()))
         yield f"<details><summary>{_text(title)}</summary><pre><code>{lines}</code></pre></details>"
@@ -122,7 +91,7 @@ def _parts(page: Page) -> Iterator[str]:
 def _table(sheet: Sheet, room: int) -> str:
     """The first rows of a table, as many as fit in the page."""
     kept = []
-    words = [any(row[place][:1].isalpha() for row in sheet.rows[:10]) for place in range(len(sheet.heads))]
+    words = [any(str(row[place])[:1].isalpha() for row in sheet.rows[:10]) for place in range(len(sheet.heads))]
     for row in sheet.rows:
         cells = "".join(f"<td{WORDS if is_words else ''}>{_cell(cell)}</td>" for cell, is_words in zip(row, words, strict=True))
         room -= len(cells)
@@ -131,22 +100,22 @@ def _table(sheet: Sheet, room: int) -> str:
         kept.append(f"<tr>{cells}</tr>")
     left = len(sheet.rows) - len(kept)
     more = f"<p>{left} more rows are left out.</p>" if left else ""
-    title = f"<h2>{_text(sheet.title)}</h2>" if sheet.title else ""
+    title = f"<h2>{_cell(sheet.title)}</h2>" if str(sheet.title) else ""
     heads = "".join(f"<th{WORDS if is_words else ''}>{_cell(head)}</th>" for head, is_words in zip(sheet.heads, words, strict=True))
     return f'{title}<div class="table"><table><thead><tr>{heads}</tr></thead><tbody>{"".join(kept)}</tbody></table></div>{more}'
 
 
-def picture(figure: Any, words: str, name: str) -> str:
+def _inline(figure: Any, words: str, name: str) -> str:
     """A figure as an inline picture: SVG in the page's colours, or PNG if the SVG would be large. `words` describe it for blind readers.
 
     Figures of one page need different names, because parts of an SVG refer to each other.
     """
     import matplotlib
 
-    told = io.StringIO()
+    text = io.StringIO()
     with own_style(), matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": name}):
-        figure.savefig(told, format="svg", transparent=True, metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
-        svg = told.getvalue().partition("<svg")[2]
+        figure.savefig(text, format="svg", transparent=True, metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+        svg = text.getvalue().partition("<svg")[2]
         if len(svg) > MAX_SVG:
             image = io.BytesIO()
             figure.savefig(image, format="png", dpi=110)
@@ -171,8 +140,13 @@ def _sentences(text: str) -> str:
     return _text(text).replace(" %", "&nbsp;%")
 
 
-def _cell(text: str) -> str:
-    return _text(text if len(text) <= MAX_CELL else f"{text[:MAX_CELL]}…")
+def _cell(cell: Cell) -> str:
+    words, text = (cell, "") if isinstance(cell, str) else (cell.words, cell.text)
+    return _text(_cut(words)) + (f"<code>{_text(_cut(text))}</code>" if text else "")
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_CELL else f"{text[:MAX_CELL]}…"
 
 
 def _text(text: str) -> str:

@@ -1,16 +1,47 @@
-"""The findings as text: a verdict, a table of the ranks, and possible savings."""
+"""The answer about a job's stragglers: a verdict, a table of the ranks, possible savings, and a heat map of ranks and steps."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
+import numpy as np
+
+from hetsim.answers.answer import Answer, Picture, Sheet
+from hetsim.results.writing.figures import INK, WAIT, own_style
+from hetsim.straggling.findings import Findings
+from hetsim.straggling.job import Floats
 from hetsim.straggling.judging import COLLECTIVES, LINKS, Found, Straggler
 from hetsim.straggling.replay import Replay
 
 LEAST_COST = 0.01
 """A slow rank that costs less than this share of the job's time is only in the table."""
 MAX_ROWS, MAX_NAMED, MAX_SPELLS = 16, 3, 3
+MOST_RANKS, MOST_STEPS = 256, 300
+"""The maximum number of cells of the picture. With more ranks or steps, each cell shows the slowest of several."""
+DARKEST = 4.0
+"""The factor from which the colour does not change."""
+
+
+def answer(findings: Findings, command: str = "") -> Answer:
+    """The answer with these findings. `command` has asked for it."""
+    found, replay = findings.found, findings.replay
+    sheets = [Sheet("Ranks", _heads(found), _rows(found), max_printed=MAX_ROWS)]
+    if replay is not None and replay.saved:
+        saved = [(change, share(part)) for change, part in replay.saved.items()]
+        sheets.append(Sheet("The job, replayed", ("the job, replayed", "saves"), saved))
+    return Answer(
+        question=f"Which ranks of {found.job.source} are slow, and what do they cost?",
+        answer=[verdict(found, replay)],
+        pictures=[
+            Picture("stragglers", "Time of each rank in each step, divided by the median rank's; grey: no step", partial(_picture, found))
+        ],
+        sheets=sheets,
+        remarks=list(_remarks(findings)),
+        command=command,
+        data=_data(findings),
+    )
 
 
 def share(value: float) -> str:
@@ -71,12 +102,12 @@ def _helps(replay: Replay) -> str:
     return f"{text[:1].upper()}{text[1:]}." if text else ""
 
 
-def heads(found: Found) -> tuple[str, ...]:
+def _heads(found: Found) -> tuple[str, ...]:
     """The heads of the table's columns."""
     return "rank", "computing", *(() if found.links is None else ("links",)), "slow", "costs"
 
 
-def rows(found: Found) -> list[tuple[str, ...]]:
+def _rows(found: Found) -> list[tuple[str, ...]]:
     """The ranks in the table, the slow ones first."""
     by_rank: dict[int, list[Straggler]] = {}
     for each in found.stragglers:
@@ -96,9 +127,8 @@ def _row(found: Found, rank: int, its: Sequence[Straggler]) -> tuple[str, ...]:
     return f"{rank}", f"× {found.computing.slowdown[rank]:.2f}", *links, slow, share(sum(costs)) if costs else ""
 
 
-def remarks(found: Found, replay: Replay | None, why: str) -> Iterator[str]:
-    """Remarks for the reader."""
-    job = found.job
+def _remarks(findings: Findings) -> Iterator[str]:
+    job, replay = findings.found.job, findings.replay
     if job.collectives is not None:
         yield "a collective ends on all ranks together, so this trace does not show whose link is slow"
     if job.has_samples and _unequal(job.samples):
@@ -106,8 +136,8 @@ def remarks(found: Found, replay: Replay | None, why: str) -> Iterator[str]:
     if replay is not None:
         yield f"the replay of the unchanged job takes {share(abs(replay.error))} {'longer' if replay.error > 0 else 'less'} than the trace"
         yield from replay.remarks
-    if why:
-        yield why
+    if findings.why_no_replay:
+        yield findings.why_no_replay
 
 
 def _unequal(samples: Any) -> bool:
@@ -115,23 +145,67 @@ def _unequal(samples: Any) -> bool:
     return bool(means) and max(means) > 1.05 * min(means)
 
 
-def changes(replay: Replay | None) -> list[tuple[str, str]]:
-    """The possible savings by change."""
-    return [] if replay is None else [(change, share(saved)) for change, saved in replay.saved.items()]
+@own_style()
+def _picture(found: Found) -> Any:
+    """A figure with a panel for computing, and one for links if the job has any."""
+    from matplotlib.figure import Figure
+
+    panels = {"computing": found.computing.heat} | ({} if found.links is None else {"links": found.links.heat})
+    num_ranks = found.job.num_ranks
+    figure = Figure(figsize=(9, 1.2 + len(panels) * (0.7 + min(4.0, 0.22 * num_ranks))), layout="constrained")
+    rows = figure.subplots(len(panels), 1, squeeze=False)[:, 0]
+    for axes, (name, heat) in zip(rows, panels.items(), strict=True):
+        cells = _coarse(_coarse(heat, MOST_STEPS, axis=1), MOST_RANKS, axis=0)
+        colours = {"cmap": "RdBu_r", "vmin": -np.log2(DARKEST), "vmax": np.log2(DARKEST)}
+        extent = (0, heat.shape[1], num_ranks - 0.5, -0.5)
+        shown = axes.imshow(np.log2(cells), extent=extent, aspect="auto", interpolation="none", **colours)
+        axes.set_facecolor(WAIT)
+        axes.set_ylabel("rank", fontsize=9, color=INK)
+        axes.set_title(f"{name}: time divided by the median rank's", fontsize=10, color=INK, loc="left")
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.get_major_locator().set_params(integer=True)
+        axes.tick_params(labelsize=9, labelcolor=INK)
+        axes.spines[:].set_visible(False)
+        bar = figure.colorbar(shown, ax=axes, ticks=[-2, -1, 0, 1, 2], format=lambda value, _: f"× {2.0**value:g}")
+        bar.ax.tick_params(labelsize=9, labelcolor=INK)
+        bar.outline.set_visible(False)
+    rows[-1].set_xlabel("step", fontsize=9, color=INK)
+    return figure
 
 
-def text(found: Found, replay: Replay | None, why: str = "") -> str:
-    """The complete text."""
-    told = rows(found)
-    lines = [verdict(found, replay), "", *_aligned([heads(found), *told[:MAX_ROWS]])]
-    if (more := len(told) - MAX_ROWS) > 0:
-        lines.append(f"and {more} more ranks")
-    if saved := changes(replay):
-        lines += ["", *_aligned([("the job, replayed", "saves"), *saved])]
-    return "\n".join([*lines, "", *remarks(found, replay, why)]).rstrip()
+def _coarse(heat: Floats, most: int, *, axis: int) -> Floats:
+    """At most `most` cells along this axis, each with the largest value of its part; NaN if no value is known."""
+    size = heat.shape[axis]
+    begins = np.linspace(0, size, min(most, size) + 1).astype(int)[:-1]
+    largest: Floats = np.maximum.reduceat(np.where(np.isfinite(heat), heat, -np.inf), begins, axis=axis)
+    return np.where(np.isfinite(largest), largest, np.nan)
 
 
-def _aligned(table: Sequence[Sequence[str]]) -> Iterator[str]:
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    for row in table:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+def _data(findings: Findings) -> dict[str, Any]:
+    """The findings as JSON values."""
+    found, replay = findings.found, findings.replay
+    return {
+        "source": found.job.source,
+        "num_ranks": found.job.num_ranks,
+        "num_steps": found.job.num_steps,
+        "seconds": found.job.seconds,
+        "verdict": verdict(found, replay),
+        "cost": found.cost,
+        "computing": found.computing.slowdown.tolist(),
+        "links": None if found.links is None else found.links.slowdown.tolist(),
+        "stragglers": [_straggler(each) for each in found.stragglers],
+        "replay": None if replay is None else {"error": replay.error, "saved": dict(replay.saved)},
+        "remarks": list(_remarks(findings)),
+    }
+
+
+def _straggler(straggler: Straggler) -> dict[str, Any]:
+    return {
+        "rank": straggler.rank,
+        "part": straggler.part,
+        "kinds": list(straggler.kinds),
+        "slowdown": straggler.slowdown,
+        "cost": straggler.cost,
+        "period_steps": straggler.period,
+        "spells": [{"first_step": spell.first, "last_step": spell.last, "slowdown": spell.factor} for spell in straggler.spells],
+    }

@@ -1,18 +1,19 @@
-"""The report of a run."""
+"""The answer about one run: its numbers, workers and pictures."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from hetsim.answers.answer import Answer, Picture, Sheet
 from hetsim.checks import printable
 from hetsim.files.identity import typed_overrides
 from hetsim.files.reading import is_number, read_text
 from hetsim.files.schema import entry, own_metrics
 from hetsim.files.summary_and_curve import NUMBERS, check_has, read_points, read_summary
-from hetsim.reports.page import Page, Sheet
 from hetsim.results.reading.intervals import read_intervals
 from hetsim.results.writing.describe import DESCRIBED, formatted, in_words
 from hetsim.results.writing.figures import curves, own_style, timeline
@@ -30,17 +31,22 @@ PER_WORKER = {
 }
 
 
-def page(run: Path) -> Page:
-    """The report of the run in this folder. Raises ValueError if it contains none."""
+def answer(run: Path) -> Answer:
+    """The answer about the run in this folder. Raises ValueError if it contains none."""
     summary = read_summary(run)
     check_has(run, summary, *DESCRIBED, "per_worker")
     about = f"{summary['method']} on {summary['cluster']}, {summary['workload']}"
     typed = [f"{key}={value}" if value else key for key, value in typed_overrides(run).items()]
     config = run / "config.yaml"
-    return Page(
+    return Answer(
         question=f"How does {summary['method']} train {summary['workload']} on {summary['cluster']}?",
-        answer=" ".join(_answer(summary)),
-        figures=_figures(run, summary, about),
+        answer=list(_sentences(summary)),
+        pictures=[
+            Picture(
+                "timeline", "Who computes, updates, communicates and waits in the first steps", partial(_timeline, run, summary, about)
+            ),
+            Picture("curve", "What was evaluated during the run", partial(_curves, run, summary, about)),
+        ],
         sheets=(
             Sheet("Numbers", ("", "value"), list(_numbers(summary))),
             Sheet("Workers", ("worker", "batch size", *PER_WORKER), list(_workers(summary))),
@@ -51,7 +57,7 @@ def page(run: Path) -> Page:
     )
 
 
-def _answer(summary: Mapping[str, Any]) -> Iterator[str]:
+def _sentences(summary: Mapping[str, Any]) -> Iterator[str]:
     backend = BACKENDS.get(summary["backend"], summary["backend"])
     idle = "" if summary["idle_share"] is None else f", with workers idle {100 * summary['idle_share']:.1f} % of the time"
     yield (
@@ -66,14 +72,16 @@ def _answer(summary: Mapping[str, Any]) -> Iterator[str]:
         yield "The training diverged."
 
 
-def _figures(run: Path, summary: Mapping[str, Any], about: str) -> list[tuple[str, Any]]:
-    trace, size, points = run / "trace.parquet", summary["num_workers"], read_points(run)
+def _timeline(run: Path, summary: Mapping[str, Any], about: str) -> Any:
+    trace, size = run / "trace.parquet", summary["num_workers"]
     steps = read_intervals(trace, num_workers=size) if trace.exists() else []
     with own_style():
-        return [
-            ("Who computes, updates, communicates and waits in the first steps", timeline([(about, steps)], num_workers=size)),
-            ("What was evaluated during the run", curves([(summary["backend"], [points])], title=about)),
-        ]
+        return timeline([(about, steps)], num_workers=size)
+
+
+def _curves(run: Path, summary: Mapping[str, Any], about: str) -> Any:
+    with own_style():
+        return curves([(summary["backend"], [read_points(run)])], title=about)
 
 
 def _numbers(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

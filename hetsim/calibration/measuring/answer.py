@@ -1,23 +1,28 @@
-"""The output of `hetsim-calibrate`: the cluster, files of measured noise and a page of pictures next to it, and text for the terminal."""
+"""The output of `hetsim-calibrate`: the cluster, files of measured noise and a page of pictures next to it, and the answer."""
 
 from __future__ import annotations
 
 import datetime
 import os
 import platform
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hetsim import checks
+from hetsim.answers.answer import Answer, Picture, Sheet
 from hetsim.calibration.cluster import Calibrated, ends_of
 from hetsim.calibration.fit import shown
 from hetsim.calibration.picture import page
 from hetsim.config.yaml_text import as_yaml
-from hetsim.files.reading import check_is_no_link
+from hetsim.files.reading import check_is_no_link, read_text
 from hetsim.files.writing import write_text, written_whole
 from hetsim.results.writing.describe import signed
 from hetsim.results.writing.figures import own_style, save
 from hetsim.runtime.experiment import Experiment
+
+HEADS = ("node", "µs a sample", "ms a gradient", "error of the line, %", "error of the table, %", "used", "noise, %")
 
 
 def prefix(file: Path) -> str:
@@ -35,8 +40,8 @@ def write_all(file: Path, experiment: Experiment, result: Calibrated, num_parame
     """Write the cluster last, after the files that it names."""
     for name, noise in result.laws.items():
         write_text(Path(name), noise.as_csv())
-    with own_style(), written_whole(file.with_suffix(".png")) as picture:
-        save(page(file.stem, result.steps), picture)
+    with written_whole(file.with_suffix(".png")) as picture:
+        save(_picture(file, result), picture)
     described = {"name": file.stem, "calibrated": validity(experiment, result, num_parameters), **result.config}
     write_text(file, remarks(experiment, result) + as_yaml(described))
 
@@ -81,29 +86,59 @@ def remarks(experiment: Experiment, result: Calibrated) -> str:
     return "".join(f"# {checks.one_line(line)}\n" for line in lines)
 
 
-def told(file: Path, result: Calibrated) -> str:
-    """The result as text for the terminal."""
-    rows = []
-    for rank, steps in enumerate(result.steps):
-        line = f"{1e6 * steps.line.slope:.4g} µs a sample + {1e3 * steps.line.constant:.4g} ms"
-        kept = "table" if steps.takes_table else "line"
-        rows += [
-            f"  node {rank}: {line}, error {100 * steps.error_of_line:.1f} %; table {100 * steps.error_of_table:.1f} %; used: the {kept}",
-            f"    {steps.noise.told()}",
-        ]
-    if result.service is not None:
-        rows += [f"  server: {1e3 * result.config['server']['seconds_per_update']:.4g} ms an update", f"    {result.service.told()}"]
-    for name, host in result.config["hosts"].items():
-        rows.append(f"  {name}: {host['cores']} cores, speeds while busy {host.get('busy_speeds', 'not measured')}")
-    network: dict[str, Any] = result.config["network"]
-    rows.append(f"  messages: {1e6 * network['latency_seconds']:.4g} µs + {1e9 / network['bytes_per_second']:.4g} ns a byte")
-    if "sharing_noise" in network:
-        rows.append(f"    messages share links unequally: the logarithms of their weights deviate by {network['sharing_noise']['s']:.2g}")
-    rows.append(f"{os.path.relpath(file.with_suffix('.png'))}: the fitted times, and the noise")
-    rows.append(f"  mean error of gradient times at held-out batch sizes: {100 * result.error_of_gradients:.1f} %")
-    rows.append(f"{os.path.relpath(file)}: errors of predicted updates/s, against real runs: {signed(result.tried)}")
-    if result.refused:
-        rows.append(result.refused)
+def answer(file: Path, result: Calibrated, command: str = "") -> Answer:
+    """The answer with the calibration in this file. `command` has measured it."""
+    return Answer(
+        question=f"How long do gradients take on the machines of {file.stem}?",
+        answer=list(_sentences(result)),
+        pictures=[
+            Picture(
+                "calibration",
+                "Each node: the time of a gradient by batch size, and the quantiles of the noise",
+                partial(_picture, file, result),
+            )
+        ],
+        sheets=[Sheet("Nodes", HEADS, list(_nodes(result)))],
+        remarks=[
+            *_remarks(result),
+            f"{os.path.relpath(file)}: the cluster; {os.path.relpath(file.with_suffix('.png'))}: the fitted times, and the noise",
+        ],
+        command=command,
+        texts=[(f"The cluster, {file.name}", read_text(file))],
+    )
+
+
+def _sentences(result: Calibrated) -> Iterator[str]:
+    if result.tried:
+        yield f"Errors of predicted updates per second, against real runs: {signed(result.tried)}."
+    yield f"Mean error of gradient times at held-out batch sizes: {100 * result.error_of_gradients:.1f} %."
     if result.doubts:
-        rows.append(f"not trustworthy: {'; '.join(result.doubts)}. Calibrate again while no other program runs")
-    return "\n".join(rows)
+        yield f"Not trustworthy: {'; '.join(result.doubts)}. Calibrate again while no other program runs."
+
+
+def _picture(file: Path, result: Calibrated) -> Any:
+    with own_style():
+        return page(file.stem, result.steps)
+
+
+def _nodes(result: Calibrated) -> Iterator[list[str]]:
+    for rank, steps in enumerate(result.steps):
+        numbers = (1e6 * steps.line.slope, 1e3 * steps.line.constant, 100 * steps.error_of_line, 100 * steps.error_of_table)
+        used = "table" if steps.takes_table else "line"
+        yield [str(rank), *(f"{number:.4g}" for number in numbers), used, f"{100 * steps.noise.deviation:.1f}"]
+
+
+def _remarks(result: Calibrated) -> Iterator[str]:
+    """The noise of nodes and server, and the costs of hosts and messages."""
+    for rank, steps in enumerate(result.steps):
+        yield f"node {rank}: {steps.noise.told()}"
+    if result.service is not None:
+        yield f"server: {1e3 * result.config['server']['seconds_per_update']:.4g} ms an update; {result.service.told()}"
+    for name, host in result.config["hosts"].items():
+        yield f"{name}: {host['cores']} cores, speeds while busy {host.get('busy_speeds', 'not measured')}"
+    network = result.config["network"]
+    yield f"messages: {1e6 * network['latency_seconds']:.4g} µs + {1e9 / network['bytes_per_second']:.4g} ns a byte"
+    if "sharing_noise" in network:
+        yield f"messages share links unequally: the logarithms of their weights deviate by {network['sharing_noise']['s']:.2g}"
+    if result.refused:
+        yield result.refused

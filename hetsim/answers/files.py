@@ -1,0 +1,76 @@
+"""The files of an answer: JSON, pictures, and an HTML page."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from hetsim.answers.answer import Answer, Picture
+from hetsim.answers.html import document
+from hetsim.answers.text import as_json
+from hetsim.checks import printable
+from hetsim.files.reading import check_is_no_link, check_replaces_no_run
+from hetsim.files.writing import write_text, written_whole
+from hetsim.results.writing.figures import save
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerFiles:
+    """The files to write; None for those that nobody has asked for."""
+
+    json: Path | None = None
+    picture: Path | None = None
+    """The first picture, as PNG."""
+    pictures: Path | None = None
+    """The folder of all pictures."""
+    html: Path | None = None
+
+    def check(self) -> None:
+        """Raise ValueError if one of the files cannot be written."""
+        if self.html is not None:
+            check_place(self.html, "--html", ".html")
+        if self.json is not None:
+            check_replaces_no_run(self.json)
+        if self.picture is not None:
+            check_place(self.picture, "--picture", ".png")
+
+    def write(self, answer: Answer) -> list[str]:
+        """Write the files, each completely or not at all. Returns a line for the pictures and one for the report."""
+        return list(self._written(answer))
+
+    def _written(self, answer: Answer) -> Iterator[str]:
+        if self.json is not None:
+            write_text(self.json, as_json(answer) + "\n")
+        if self.picture is not None:
+            _write_picture(answer.pictures[0], self.picture)
+        if self.pictures is not None:
+            write_pictures(answer, self.pictures)
+            yield f"pictures in {printable(os.path.relpath(self.pictures))}"
+        if self.html is not None:
+            write_text(self.html, document(answer))
+            yield f"report in {printable(os.path.relpath(self.html))}"
+
+
+def check_place(file: Path, option: str, ending: str) -> None:
+    """Raise ValueError if the file of this option has another ending, or cannot be written."""
+    if file.suffix.lower() != ending:
+        raise ValueError(f"{option} {printable(str(file))} must end in {ending}")
+    if not file.absolute().parent.is_dir():
+        raise ValueError(f"{option} {printable(str(file))} is in no folder that exists: make it")
+    check_is_no_link(file)
+
+
+def write_pictures(answer: Answer, folder: Path) -> None:
+    """Draw all pictures with data into a folder."""
+    check_is_no_link(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    for picture in answer.pictures:
+        _write_picture(picture, folder / f"{picture.name}.png")
+
+
+def _write_picture(picture: Picture, path: Path) -> None:
+    if (figure := picture.draw()) is not None:
+        with written_whole(path) as file:
+            save(figure, file)
