@@ -15,9 +15,10 @@ from worlds import cluster, exit_status, experiment, node
 import hetsim
 from hetsim.answers.text import terminal
 from hetsim.cli.compare import main as compare_main
-from hetsim.files.summary_and_curve import read_summary
+from hetsim.files.summary_and_curve import NUMBERS, read_summary
 from hetsim.results.comparison.answer import answer, in_points
 from hetsim.results.comparison.findings import (
+    SCALES,
     Compared,
     Findings,
     PerUpdate,
@@ -32,6 +33,7 @@ from hetsim.results.comparison.findings import (
 )
 from hetsim.results.comparison.sides import sides
 from hetsim.results.comparison.time_use import COMPONENTS, Rows, TimeUse, Total, read_rows, seconds_by_worker, time_use
+from hetsim.results.tables.metrics import METRICS
 from hetsim.results.writing.figures import curves, mean_line
 from hetsim.runtime.recording.recorder import ALL_REDUCE, DOWN, GRADIENT, MESSAGE, UPDATE
 from hetsim.runtime.recording.trace import as_table
@@ -486,3 +488,12 @@ def test_repeats_are_thin_lines_and_their_mean_a_thick_one() -> None:
     assert len({line.get_color() for line in lines}) == 2
     assert lines[2].get_ydata()[0] == 2.5
     assert [text.get_text() for text in figure.axes[0].get_legend().get_texts()] == ["simulated", "measured"]
+
+
+def test_a_number_has_the_scale_that_it_has_in_a_table() -> None:
+    """So both commands print the same mean of the same runs."""
+    of_tables = {"final.train_loss": "final_loss", "final.test_accuracy": "final_accuracy"}
+
+    assert {key: SCALES.get(key, "linear") for key in NUMBERS.values()} == {
+        key: METRICS[of_tables.get(key, key)].scale for key in NUMBERS.values()
+    }

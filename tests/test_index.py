@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from hetsim.files import run_folders
 from hetsim.files.config_file import read_config
 from hetsim.files.identity import config_header
 from hetsim.files.keys import with_added
@@ -44,7 +45,7 @@ def make(folder: Path, seed: int, *, rate: str = "0.1", more: str = "") -> None:
 
 def plainly(folder: Path) -> list[tuple[Any, ...]]:
     """The runs of a folder as their files say, without an index."""
-    return [contents(module._Reader(folder).of_files(place.name)) for place in index.search(folder).places]
+    return [contents(module._Reader(folder).of_files(place.name)) for place in run_folders.search(folder).places]
 
 
 def contents(run: FinishedRun) -> tuple[Any, ...]:
@@ -56,7 +57,7 @@ def contents(run: FinishedRun) -> tuple[Any, ...]:
 def sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Twelve finished runs, of which an index is kept at once."""
     monkeypatch.setattr(module, "LEAST", 3)
-    monkeypatch.setattr(index, "SETTLED_SECONDS", -60)
+    monkeypatch.setattr(run_folders, "SETTLED_SECONDS", -60)
     for seed in range(12):
         make(tmp_path / f"run-{seed}", seed, rate=f"{seed % 2}.5")
     return tmp_path
@@ -155,12 +156,12 @@ def test_a_file_with_the_time_and_size_of_another_is_another(sweep: Path) -> Non
 
 def test_what_may_change_within_the_same_moment_is_not_kept(sweep: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """File systems count time in steps."""
-    monkeypatch.setattr(index, "SETTLED_SECONDS", 2)
+    monkeypatch.setattr(run_folders, "SETTLED_SECONDS", 2)
 
     assert [read(sweep), read(sweep)] == [12, 12]
     assert not (sweep / index.NAME).exists()
-    (place, *_) = index.search(sweep).places
-    assert index.is_settled(place, begun=datetime.now(UTC) + timedelta(seconds=3))
+    (place, *_) = run_folders.search(sweep).places
+    assert run_folders.is_settled(place, begun=datetime.now(UTC) + timedelta(seconds=3))
 
 
 def test_what_json_would_change_is_not_kept(sweep: Path) -> None:
@@ -180,7 +181,7 @@ def bomb(sweep: Path) -> None:
 
 def crafted(sweep: Path, **columns: Any) -> None:
     """An index of the right form whose rows say something else."""
-    there = index.search(sweep).places
+    there = run_folders.search(sweep).places
     summary = for_tables({**SUMMARY, "seed": 1})
     names, final = ",".join(summary["final"]), list(summary.pop("final").values())
     rows: dict[str, list[Any]] = {

@@ -18,17 +18,13 @@ from hetsim.results.comparison.sides import Sides
 from hetsim.results.comparison.time_use import Rows, read_rows
 from hetsim.results.writing.describe import in_words
 from hetsim.results.writing.figures import whose
-from hetsim.runtime.recording.recorder import ALL_REDUCE, APPLY, COMMIT, DOWN, GATHER, GRADIENT, KINDS, MESSAGE, REGROUP, UPDATE
+from hetsim.runtime.recording.recorder import APPLY, COMMIT, GRADIENT, INTERVAL_KINDS, KINDS, MESSAGE
 
 TRACKS = {
-    "computing": (GRADIENT,),
-    "updating": (UPDATE,),
-    "sending": (MESSAGE,),
-    "receiving": (),
-    "reducing": (ALL_REDUCE, GATHER, REGROUP),
-    "absent": (DOWN,),
+    track: [kind for kind, row in enumerate(INTERVAL_KINDS) if row.track == track]
+    for track in dict.fromkeys(row.track for row in INTERVAL_KINDS if row.track is not None)
 }
-"""The tracks of a rank, with their kinds of intervals. `receiving` shows the times of delivery."""
+"""The tracks of a rank, with their kinds of intervals. After `sending`, `receiving` shows the times of delivery."""
 MAX_SECONDS = 9e9
 """The maximum time in a file: nanoseconds in 64 bits, 285 years."""
 SEQUENCE = 1
@@ -169,10 +165,9 @@ def _write_ranks(trace: _Trace, process: int, rows: Rows) -> None:
         kind = rows.kind[own]
         parent = trace.track(whose(rank, rows.num_workers), process)
         for name, kinds in TRACKS.items():
-            if kinds:
-                _write_intervals(trace, parent, name, rows, own[np.isin(kind, kinds) & (rows.end[own] >= 0)], flows)
-            elif rank in delivered:
-                _write_deliveries(trace, trace.track(name, parent), rows, delivered[rank], flows)
+            _write_intervals(trace, parent, name, rows, own[np.isin(kind, kinds) & (rows.end[own] >= 0)], flows)
+            if MESSAGE in kinds and rank in delivered:
+                _write_deliveries(trace, trace.track("receiving", parent), rows, delivered[rank], flows)
         computed, applied = own[kind == GRADIENT], own[kind == APPLY]
         _write_counter(trace, parent, "batch size", _by_time(rows.start[computed], rows.samples[computed]))
         _write_counter(trace, parent, "staleness", _by_time(rows.end[applied], rows.staleness[applied]))

@@ -17,15 +17,17 @@ from hetsim.files.summary_and_curve import NUMBERS
 from hetsim.results.comparison.sides import Sides, sides
 from hetsim.results.comparison.time_use import COMPONENTS, INTERVALS, Floats, TimeUse
 from hetsim.results.tables.estimates import Estimate, Number, estimate
-from hetsim.results.tables.metrics import METRICS
 from hetsim.results.writing.describe import in_words
 
 Difference = Callable[[Number, Number], Number]
 """The difference of the first number from the second; None if it has no meaning."""
 Counts = Mapping[int, int]
 """The number of applied contributions for each staleness."""
-SCALES = {"final.train_loss": "final_loss", "final.test_accuracy": "final_accuracy"}
-"""The tables' names of numbers, which determine the scale of their intervals."""
+SCALES = {
+    **dict.fromkeys(("updates_per_second", "samples_per_second", "final.train_loss"), "logarithmic"),
+    **dict.fromkeys(("idle_share", "final.test_accuracy"), "share"),
+}
+"""The scales of numbers' intervals, as in tables. All others are linear."""
 IN_SENTENCE = dict(zip(COMPONENTS, ("computing", "communication", "the server's updates", "waiting", "absence"), strict=True))
 """The components' names in a sentence."""
 WITHIN = " (within)"
@@ -143,8 +145,7 @@ def numbers(sides: Sides) -> list[Compared]:
     rows = []
     for name, key in (NUMBERS | {in_words(metric): f"final.{metric}" for metric in metrics}).items():
         one, other = ([_number(summary, key) for summary in side.summaries] for side in sides.both)
-        metric = METRICS.get(SCALES.get(key, key))
-        scale = "linear" if metric is None else metric.scale
+        scale = SCALES.get(key, "linear")
         if scale == "logarithmic" and any(value is not None and value <= 0 for value in (*one, *other)):
             scale = "from zero"
         rows.append(compared(name, one, other, key=key.split(".")[-1], scale=scale, error=relative_error))

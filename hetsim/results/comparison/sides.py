@@ -10,9 +10,9 @@ from typing import Any
 from hetsim.files.config_file import flattened, read_config
 from hetsim.files.keys import VARY_IN_A_COMPARISON, VARY_IN_A_ROW, is_one_of
 from hetsim.files.reading import shown, skipped
+from hetsim.files.run_folders import search
 from hetsim.files.summary_and_curve import read_points, read_summary
 from hetsim.results.comparison.time_use import TimeUse, time_use
-from hetsim.results.reading.index import search
 
 NAMES = {"sim": "simulated", "dist": "measured"}
 """The names of the sides if each backend is on one side."""

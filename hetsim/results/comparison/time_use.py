@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from hetsim.files.reading import REMEDY
 from hetsim.memory import check_fits
 from hetsim.results.reading.intervals import after_last_entry, read_trace
-from hetsim.runtime.recording.recorder import ALL_REDUCE, APPLY, DOWN, GATHER, GRADIENT, KINDS, MESSAGE, REGROUP, UPDATE
+from hetsim.runtime.recording.recorder import APPLY, DOWN, GRADIENT, INTERVAL_KINDS, KINDS, MESSAGE, UPDATE
 from hetsim.runtime.recording.trace import COLUMNS
 
 Floats = NDArray[np.float64]
@@ -28,16 +28,13 @@ BYTES_OF_A_ROW, BYTES_OF_A_WORKER = 500, 500
 COMPONENTS = ("compute", "communication", "server", "waiting", "absent")
 COMPUTE, COMMUNICATION, SERVER, WAITING, ABSENT = range(len(COMPONENTS))
 INTERVALS = {
-    # what a kind of interval is called in a comparison: its kind in the trace, and whether it is of workers
-    "gradient": (GRADIENT, True),
-    "update of a worker": (UPDATE, True),
-    "update of the server": (UPDATE, False),
-    "message of a worker": (MESSAGE, True),
-    "message of the server": (MESSAGE, False),
-    "all-reduce": (ALL_REDUCE, True),
-    "gather": (GATHER, True),
-    "regroup": (REGROUP, True),
+    name: (kind, of_workers)
+    for kind, row in enumerate(INTERVAL_KINDS)
+    for name, of_workers in ((row.of_workers, True), (row.of_servers, False))
+    if name is not None
 }
+"""The names of intervals in a comparison: the kind of each, and whether it is of workers."""
+COLLECTIVES = [kind for kind, row in enumerate(INTERVAL_KINDS) if row.is_collective]
 
 
 @dataclass(frozen=True)
@@ -153,7 +150,7 @@ def time_use(run: Path, summary: Mapping[str, Any]) -> TimeUse | None:
 
 
 def _total(rows: Rows, kind: int, *, of_workers: bool) -> Total:
-    if kind in (ALL_REDUCE, GATHER):
+    if kind in COLLECTIVES:
         _, start, end = transfers(rows, kind)
     else:
         which = rows.of(kind) & (rows.of_workers == of_workers)
@@ -238,7 +235,7 @@ def _communication(rows: Rows) -> Spans:
     to = rows.receiver >= 0
     sent = _spans(rows, rows.of_workers & rows.of(MESSAGE))
     received = Spans(rows.receiver[to], rows.start[to], rows.end[to])
-    parts = (sent, received, transfers(rows, ALL_REDUCE), transfers(rows, GATHER))
+    parts = (sent, received, *(transfers(rows, kind) for kind in COLLECTIVES))
     return Spans(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 

@@ -15,9 +15,10 @@ from hetsim.files.config_file import check_leaves, read_config
 from hetsim.files.identity import typed_overrides
 from hetsim.files.keys import VARY_IN_A_ROW, with_added, without
 from hetsim.files.reading import skipped
+from hetsim.files.run_folders import Place, is_settled, search
 from hetsim.files.schema import for_tables
 from hetsim.files.summary_and_curve import LossPoint, check_has, highest_accuracy, read_curve, read_summary, time_to
-from hetsim.results.reading.index import LEAST, NAME, Place, is_settled, read_index, search, write_index
+from hetsim.results.reading.index import LEAST, NAME, read_index, write_index
 from hetsim.results.reading.index_columns import Row, StoredCurve
 
 KEYS = ("method", "backend", "seed", "seconds", "staleness_max")

@@ -11,7 +11,7 @@ import numpy as np
 
 from hetsim.files.reading import MAX_NUMBER, REMEDY, brief, check_is_no_link, shown
 from hetsim.memory import check_fits
-from hetsim.runtime.recording.recorder import KINDS, MESSAGE
+from hetsim.runtime.recording.recorder import INTERVAL_KINDS, KINDS, MESSAGE
 from hetsim.runtime.recording.trace import COLUMNS as TRACE_COLUMNS
 from hetsim.runtime.recording.trace import as_table
 
@@ -22,7 +22,9 @@ Span = tuple[float, float]
 
 COLUMNS = ["start", "end", "rank", "kind"]
 COUNTS = ("version", "samples", "staleness", "nbytes")
-WORK, COMMUNICATION = ("gradient", "update"), ("message", "all_reduce", "gather")
+WORK, COMMUNICATION = (
+    [row.name for row in INTERVAL_KINDS if row.drawing is not None and row.drawing.is_communication is wanted] for wanted in (False, True)
+)
 """Kinds of intervals. On one rank, work may overlap with communication."""
 MAX_RANKS = 32
 """The maximum number of ranks whose communication a timeline shows, besides a server."""

@@ -14,21 +14,15 @@ from hetsim.files.writing import begun
 from hetsim.results.reading.intervals import COLUMNS, MAX_RANKS, WORK, Interval, Span, after_last_entry, first_intervals
 from hetsim.results.writing.describe import in_words
 from hetsim.runtime.recording.curve import Point
+from hetsim.runtime.recording.recorder import INTERVAL_KINDS
 
 MAX_PANELS = 12
 """The maximum number of panels in a figure of curves."""
-COMPUTE, STEP, WAIT, INK = "#4878a8", "#e49444", "#e9ecef", "#333333"
-MESSAGE, REDUCE = "#6a9f58", "#967bb6"
+DRAWN = {kind.name: kind.drawing for kind in INTERVAL_KINDS if kind.drawing is not None}
+COMPUTE, STEP = DRAWN["gradient"].colour, DRAWN["update"].colour
+WAIT, INK = "#e9ecef", "#333333"
 ABOVE, BELOW = (-0.38, 0.54), (0.18, 0.2)
 """The bottom and the height of the two parts of a lane, in lanes."""
-DRAWN = {
-    "gradient": ("gradient", COMPUTE, ABOVE, 0.6),
-    "update": ("update", STEP, ABOVE, 0.0),
-    "message": ("message", MESSAGE, BELOW, 0.0),
-    "all_reduce": ("all-reduce", REDUCE, BELOW, 0.0),
-    "gather": ("all-reduce", REDUCE, BELOW, 0.0),
-}
-"""For each kind: its name in the legend, its colour, its part of the lane, and the width of its edge."""
 
 
 def draw_run(folder: Path, trace: Path | None, points: Sequence[Point], summary: Mapping[str, Any]) -> list[str]:
@@ -90,9 +84,10 @@ def timeline(runs: Sequence[tuple[str, Sequence[Interval]]], *, num_workers: int
     for axes, bars, (title, _) in zip(figure.subplots(len(runs), 1, sharex=True, squeeze=False)[:, 0], lanes, runs, strict=True):
         for place, rank in enumerate(ranks):
             axes.broken_barh([(0, end)], (place - 0.38, 0.76), color=WAIT)
-            for kind, (_, colour, (above, height), edge) in DRAWN.items():
+            for kind, drawing in DRAWN.items():
                 spans = [(start, min(until, end) - start) for start, until in bars.get((rank, kind), ()) if start < end]
-                axes.broken_barh(spans, (place + above, height), facecolor=colour, edgecolor="white", linewidth=edge)
+                bottom, height = BELOW if drawing.is_communication else ABOVE
+                axes.broken_barh(spans, (place + bottom, height), facecolor=drawing.colour, edgecolor="white", linewidth=drawing.edge_width)
         axes.set_yticks(range(len(ranks)), [whose(rank, num_workers) for rank in ranks])
         axes.set(xlim=(0, end), ylim=(len(ranks) - 0.5, -0.5))
         axes.set_title(title, fontsize=10, color=INK, loc="left", parse_math=False)
@@ -100,7 +95,7 @@ def timeline(runs: Sequence[tuple[str, Sequence[Interval]]], *, num_workers: int
         axes.spines[:].set_visible(False)
     axes.set_xlabel("the first steps, in seconds of the run's own clock", fontsize=9, color=INK)
     shown = {kind for bars in lanes for _, kind in bars}
-    key = {label: Patch(color=colour, label=label) for kind, (label, colour, _, _) in DRAWN.items() if kind in shown}
+    key = {each.legend: Patch(color=each.colour, label=each.legend) for kind, each in DRAWN.items() if kind in shown}
     waiting = Patch(color=WAIT, label="waiting")
     figure.legend(handles=[*key.values(), waiting], loc="outside upper right", ncols=len(key) + 1, frameon=False, fontsize=9)
     return figure
@@ -180,7 +175,7 @@ def _by_lane(rows: Sequence[Interval]) -> Lanes:
 def _with_transfers(lanes: Lanes, until: float) -> Lanes:
     """The lanes with collectives that begin when their last rank has entered. Before this, a rank waits."""
     changed = dict(lanes)
-    for kind in ("all_reduce", "gather"):
+    for kind in (row.name for row in INTERVAL_KINDS if row.is_collective):
         entered = {rank: spans for (rank, other), spans in lanes.items() if other == kind}
         changed.update({(rank, kind): spans for rank, spans in after_last_entry(entered, until).items()})
     return changed
