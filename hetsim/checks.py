@@ -162,13 +162,3 @@ def mapping(
         several = len(missing) > 1
         raise ValueError(f"{', '.join(missing)} {'are' if several else 'is'} missing: give {'each' if several else 'it'} a value")
     return {str(name): entry for name, entry in value.items()}
-
-
-def refuse_renamed(kind: type, **renamed: str) -> None:
-    """Refuse a class that defines a hook under its name in hetsim 0.1, because it would never be called.
-
-    A field of the class may have a method's old name.
-    """
-    for old, new in renamed.items():
-        if old in vars(kind) and callable(vars(kind)[old]) == callable(getattr(kind, new)):
-            raise ValueError(f"{kind.__module__}.{kind.__qualname__}.{old} would be ignored, because it is called {new} now: rename it")

@@ -18,7 +18,6 @@ from pyarrow import parquet
 from hetsim.files import run_folders
 from hetsim.files.config_file import read_config
 from hetsim.files.identity import config_header
-from hetsim.files.keys import with_added
 from hetsim.files.lock import sole_writer
 from hetsim.files.schema import for_tables
 from hetsim.results.reading import finished_runs as module
@@ -283,4 +282,4 @@ def test_configs_that_share_all_but_the_seed_are_read_once(text: str, tmp_path: 
             with pytest.raises(ValueError, match=f"{tmp_path}/config.yaml.* cannot be read as YAML"):
                 read_config(tmp_path)
         else:
-            assert read_config(tmp_path) == with_added(expected)
+            assert read_config(tmp_path) == expected

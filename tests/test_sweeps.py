@@ -30,7 +30,6 @@ from hetsim.config.errors import sentence
 from hetsim.config.guard import compositions
 from hetsim.config.resolved import resolved
 from hetsim.files.identity import folder_name, identity_of, typed_overrides
-from hetsim.files.keys import ADDED, TOP, with_added, without_added
 from hetsim.runtime.checkpointing import STOPPED, Due
 from hetsim.sweeps import basic_launcher, job
 from hetsim.sweeps.outcomes import Outcome
@@ -297,7 +296,7 @@ def test_the_identity_of_a_run_changes_exactly_with_its_config(one: Any, other: 
 def test_the_name_of_a_run_is_a_legal_file_name(method: str, cluster: str, seed: Any) -> None:
     """Whatever method and cluster are called."""
     entries = {"method": method, "cluster": {"name": cluster}, "seed": seed, "backend": {"_target_": f"hetsim.{cluster}.X"}}
-    name = folder_name(Path("runs"), entries, "0123456789ab")
+    name = folder_name(entries, "0123456789ab")
 
     assert set(name) <= set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.+-")
     assert len(name) <= 130
@@ -305,13 +304,11 @@ def test_the_name_of_a_run_is_a_legal_file_name(method: str, cluster: str, seed:
 
 
 @pytest.mark.parametrize(("target", "backend"), [("hetsim.distributed.Processes", "dist"), ("hetsim.sim.Simulator", "sim")])
-def test_the_folder_of_a_run_names_its_backend_and_one_of_an_earlier_version_is_known(target: str, backend: str, tmp_path: Path) -> None:
-    """So both worlds can share a sweep, and an old sweep goes on."""
+def test_the_folder_of_a_run_names_its_backend(target: str, backend: str) -> None:
+    """So both worlds can share a sweep."""
     entries = {"method": "ssgd", "cluster": {"name": "mixed4"}, "seed": 0, "backend": {"_target_": target}}
 
-    assert folder_name(tmp_path, entries, "0123456789ab") == f"ssgd-mixed4-s0-{backend}-0123456789ab"
-    (tmp_path / "ssgd-mixed4-s0-0123456789ab").mkdir()
-    assert folder_name(tmp_path, entries, "0123456789ab") == "ssgd-mixed4-s0-0123456789ab"
+    assert folder_name(entries, "0123456789ab") == f"ssgd-mixed4-s0-{backend}-0123456789ab"
 
 
 def test_the_identity_of_a_deep_config_takes_no_time() -> None:
@@ -324,52 +321,19 @@ def test_the_identity_of_a_deep_config_takes_no_time() -> None:
     assert identity_of(first) == identity_of(json.loads(json.dumps(first)))
 
 
-KNOWN = {  # recorded with hetsim 0.1
-    ("method=ssgd",): "7aafde09bf09",
-    ("method=optperf", "cluster=two_racks"): "ffc6819f461c",
-    ("method=od_sgd", "workload=mnist"): "b37326428828",
-    ("method=pipe_sgd", "workload=phantom", "seed=3"): "8a3804a4fcae",
-    ("method=diloco", "workload=quadratic", "backend=dist"): "f6a0932e52d6",
+KNOWN = {
+    ("method=ssgd",): "99c3c6587594",
+    ("method=optperf", "cluster=two_racks"): "2c8bf270dac0",
+    ("method=od_sgd", "workload=mnist"): "1576a3be945d",
+    ("method=pipe_sgd", "workload=phantom", "seed=3"): "ffafbc3d7b59",
+    ("method=diloco", "workload=quadratic", "backend=dist", "device=cpu"): "ff17375fc2ec",
 }
 
 
 @pytest.mark.parametrize("choices", KNOWN, ids=" ".join)
-def test_a_run_is_the_one_that_it_was_before_classes_moved(choices: tuple[str, ...]) -> None:
-    """So a sweep that was begun with an earlier version goes on where it stopped. Then, no network card was shared."""
-    entries: Any = OmegaConf.to_container(composed(*choices), resolve=True)
-    before = {**entries, "cluster": {**entries["cluster"], "network": {**entries["cluster"]["network"], "sharing": "none"}}}
-
-    assert identity_of(resolved({**before, "device": "cpu"} if "backend=dist" in choices else before)) == KNOWN[choices]
-    assert identity_of(resolved(entries)) != KNOWN[choices]
-
-
-@pytest.mark.parametrize(
-    "choices",
-    [*((f"method={method}",) for method in ("ssgd", "dbs_sgd", "omnilearn", "lb_bsp", "optperf")), ("method=ssgd", "backend=dist")],
-    ids=" ".join,
-)
-def test_a_key_that_was_added_counts_where_it_changes_a_run(choices: tuple[str, ...]) -> None:
-    """At any other value. A config that lacks it is the one that has the value by which the run is what it was."""
-    entries: Any = resolved(OmegaConf.to_container(composed(*choices), resolve=True))
-    older = without_added(entries)
-
-    assert identity_of(older) == identity_of(entries) == identity_of(with_added(older))
-    assert with_added(older) == entries
-    added = {(TOP, key) for key in ADDED[TOP]}
-    added |= {(group, key) for group in ("allocation", "backend") for key in ADDED.get(entries[group]["_target_"], {})}
-    for group, key in added:
-        changed = {**entries, key: 7} if group == TOP else {**entries, group: {**entries[group], key: 7}}
-        assert identity_of(changed) != identity_of(entries)
-
-
-def test_a_run_of_before_machines_had_network_cards_is_not_a_run_of_today() -> None:
-    """Whose config says nothing of sharing either: what is written says it, and what was written without it means none."""
-    entries: Any = OmegaConf.to_container(composed("method=asgd", "cluster=two_racks"), resolve=True)
-    assert "sharing" not in entries["cluster"]["network"]
-
-    assert resolved(entries)["cluster"]["network"]["sharing"] == "max_min"
-    assert with_added(entries)["cluster"]["network"]["sharing"] == "none"
-    assert identity_of(with_added(entries)) == identity_of(entries) != identity_of(resolved(entries))
+def test_the_identity_of_a_run_stays(choices: tuple[str, ...]) -> None:
+    """So a sweep that was begun continues where it stopped. Whoever adds a key or a default begins all sweeps anew."""
+    assert identity_of(resolved(OmegaConf.to_container(composed(*choices), resolve=True))) == KNOWN[choices]
 
 
 def test_a_saved_run_of_a_sweep_goes_on_where_it_was_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,11 +9,10 @@ import contextlib
 from collections.abc import Mapping
 from typing import Any
 
-from hetsim.cluster.parse.network import default_sharing, network_mapping
+from hetsim.cluster.parse.network import SHARING, network_mapping
 from hetsim.cluster.quantities import convert_to_si
 from hetsim.config.model_size import with_model
 from hetsim.config.named_gpus import with_names
-from hetsim.trust.registry import current_name
 from hetsim.workloads import device
 from hetsim.workloads.device import AUTO
 
@@ -30,8 +29,7 @@ def resolved(entries: Mapping[str, Any]) -> dict[str, Any]:
         entries = with_names(entries)
     entries = with_model(entries)
     backend, cluster = entries.get("backend"), entries.get("cluster")
-    target = backend.get("_target_") if isinstance(backend, Mapping) else None
-    real = isinstance(target, str) and current_name(target) == "hetsim.distributed.Processes"
+    real = isinstance(backend, Mapping) and backend.get("_target_") == "hetsim.distributed.Processes"
 
     def chosen(part: Any) -> Any:
         if isinstance(part, list):
@@ -49,8 +47,8 @@ def resolved(entries: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_sharing(network: Any) -> Any:
-    """A network with an explicit `sharing` of network cards. A run from before this key is another run."""
+    """A network with an explicit `sharing` of network cards."""
     network = network_mapping(network)
     if not isinstance(network, Mapping) or network.get("sharing") is not None:
         return network
-    return {**network, "sharing": default_sharing(network)}
+    return {**network, "sharing": SHARING}

@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from hetsim import checks
 from hetsim.config.schema import AXES, GROUPS, PLAIN, TORCH_KEYS
 from hetsim.trust.names import argument_names, check_name
-from hetsim.trust.registry import SHIPPED, current_name
+from hetsim.trust.registry import SHIPPED
 from hetsim.trust.shipped import choice, choices, choices_with
 
 SYNONYMS = {
@@ -118,9 +118,8 @@ def _options(group: str, target: Any) -> Sequence[str] | None:
     kind = TORCH_KEYS.get(group, group)
     with contextlib.suppress(Exception):  # of a name that is none: the run reports it
         check_name(target, key=group, group=kind)
-        path = current_name(target)
-        module, _, name = path.rpartition(".")
-        if group in TORCH_KEYS or path in SHIPPED.get(group, ()):
+        module, _, name = target.rpartition(".")
+        if group in TORCH_KEYS or target in SHIPPED.get(group, ()):
             return [each for each in argument_names(getattr(importlib.import_module(module), name)) if each not in OF_NO_CONFIG]
     return None
 

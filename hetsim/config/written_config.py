@@ -6,7 +6,6 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -41,7 +40,7 @@ def name_of_folder(config: DictConfig) -> str:
     _named.append(config)
     try:
         entries = entries_of(config)
-        return folder_name(Path(config.hydra.sweep.dir), entries, identity(entries))
+        return folder_name(entries, identity(entries))
     finally:
         _named.clear()
 

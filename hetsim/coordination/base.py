@@ -6,9 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from hetsim import checks
 from hetsim.coordination.bookkeeping.contributions import part, ranks
 from hetsim.coordination.bookkeeping.regions import Regions
 from hetsim.coordination.plan import Plan
@@ -36,10 +35,6 @@ class Coordination(ABC):
     discount: Discount = field(default_factory=NoDiscount)
     compensation: Compensation = field(default_factory=NoCompensation)
     compression: Compression = field(default_factory=NoCompression)
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        checks.refuse_renamed(cls, resilient="with_recovery", regrouping="restart_on_change")
 
     needs_server: ClassVar[bool]
     """Whether there is a server, on the rank after the last worker."""

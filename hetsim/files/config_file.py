@@ -10,7 +10,6 @@ from typing import Any
 
 import yaml
 
-from hetsim.files.keys import with_added
 from hetsim.files.reading import REMEDY, brief, is_text, read_text, shown
 
 MAX_DEPTH = 50
@@ -34,7 +33,7 @@ UNREADABLE = (yaml.YAMLError, ValueError, TypeError, KeyError, IndexError, Attri
 
 
 def read_config(run: Path) -> dict[str, Any]:
-    """The resolved config of a run, including keys that later versions added. Empty if the file is missing."""
+    """The resolved config of a run. Empty if the file is missing."""
     path = run / "config.yaml"
     if not path.exists():
         return {}
@@ -73,7 +72,7 @@ def _loaded(path: Path, text: str) -> dict[str, Any]:
     if problem or not isinstance(loaded, Mapping):
         raise ValueError(f"{path} {problem or f'must hold a mapping, not {shown(loaded)}'}: {REMEDY}")
     check_leaves(path, loaded)
-    return with_added(loaded)
+    return dict(loaded)
 
 
 def check_leaves(path: Path, config: Any) -> None:

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hetsim.files.keys import AS_TYPED, CHANGE_NO_FILE, FRACTIONS, without, without_added
+from hetsim.files.keys import AS_TYPED, CHANGE_NO_FILE, without
 from hetsim.files.reading import REMEDY, from_json, is_text, read_text, shown
 from hetsim.files.summary_and_curve import read_summary
-from hetsim.trust.registry import first_name
+from hetsim.trust.shipped import choice
 
 IDENTITY, TYPED = "# identity: ", "# typed: "
 """The beginnings of the first lines of a run's config.yaml."""
@@ -22,51 +22,39 @@ MAX_NESTED = 8
 """The depth from which a mapping is replaced by its hash, because quoting at each level would double its length."""
 
 
-MAX_EXACT = 2**53
-"""The largest size up to which every whole number is exactly a float."""
-
-
 def identity_of(entries: Mapping[str, Any]) -> str:
     """Twelve hexadecimal digits. They are equal for equal resolved configs, and differ if any value differs that may change a file.
 
-    Runs of earlier versions keep their identity. A class that has moved counts by its first name. A key that was added later does not count
-    if its value does not change a run. Numbers count by value: 1 and 1.0 are equal.
+    Numbers count by value: 1 and 1.0 are equal.
     """
-    counted = without(without_added(entries), CHANGE_NO_FILE)
-    return hashlib.sha256(repr(_ordered(counted)).encode()).hexdigest()[:12]
+    return hashlib.sha256(repr(_ordered(without(entries, CHANGE_NO_FILE))).encode()).hexdigest()[:12]
 
 
 def _ordered(entry: Any, key: str = "", depth: int = 0) -> Any:
     if isinstance(entry, Mapping):
-        named = ((name, first_name(value) if name == "_target_" else value) for name, value in entry.items())
         within = key if key in AS_TYPED else ""
-        ordered = tuple(sorted((repr(name), repr(_ordered(value, within or str(name), depth + 1))) for name, value in named))
+        ordered = tuple(sorted((repr(name), repr(_ordered(value, within or str(name), depth + 1))) for name, value in entry.items()))
         return ordered if depth < MAX_NESTED else hashlib.sha256(repr(ordered).encode()).hexdigest()
     if isinstance(entry, list | tuple):
         return [_ordered(part, key, depth + 1) for part in entry]
-    return entry if key in AS_TYPED else number(key, entry)
+    return entry if key in AS_TYPED else number(entry)
 
 
-def number(key: str, value: Any) -> Any:
-    """A number in its canonical form: with a decimal point for the keys in FRACTIONS, else without one if it is whole."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return value
-    if key in FRACTIONS:
-        return float(value) + 0.0 if abs(value) < MAX_EXACT else value  # -0.0 is 0
+def number(value: Any) -> Any:
+    """A whole number without a decimal point. Other values are unchanged."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def folder_name(sweep: Path, entries: Mapping[str, Any], identity: str) -> str:
-    """Return the name of a run's folder within a sweep's folder: method, cluster, seed, backend and identity.
+def folder_name(entries: Mapping[str, Any], identity: str) -> str:
+    """The name of a run's folder within a sweep's folder: method, cluster, seed, backend and identity.
 
-    It is a legal file name of at most 130 letters. If a folder of an earlier version, without the backend, exists, its name is returned.
+    It is a legal file name of at most 130 letters.
     """
     cluster, backend = entries.get("cluster"), entries.get("backend")
     place = cluster.get("name") if isinstance(cluster, Mapping) else cluster
-    target = first_name(str(backend.get("_target_"))).split(".") if isinstance(backend, Mapping) else []
-    name = f"{legal(entries.get('method'))}-{legal(place)}-s{legal(number('seed', entries.get('seed')), max_letters=20)}"
-    earlier = f"{name}-{identity}"
-    return earlier if (sweep / earlier).is_dir() else f"{name}-{legal(''.join(target[1:2]), max_letters=8)}-{identity}"
+    seed = legal(number(entries.get("seed")), max_letters=20)
+    world = legal(choice("backend", backend) if isinstance(backend, Mapping) else None, max_letters=8)
+    return f"{legal(entries.get('method'))}-{legal(place)}-s{seed}-{world}-{identity}"
 
 
 def legal(part: Any, *, max_letters: int = 40) -> str:

@@ -104,7 +104,7 @@ SUMMARY = {
     "calibrated.tried": MAPPING,
     "warnings": TEXTS,
 }
-"""Kinds by dotted key, outer keys before inner keys. Runs of earlier versions may lack keys. Unknown keys are ignored."""
+"""Kinds by dotted key, outer keys before inner keys. A Team's summary lacks some of them. Unknown keys are ignored."""
 
 FINAL = ("train_loss", "test_accuracy")
 """The entries of `final` in every run, which may be null. All others are a workload's own metrics."""
@@ -142,7 +142,7 @@ def is_metric(name: str) -> bool:
 
 
 def for_tables(summary: Mapping[str, Any]) -> dict[str, Any]:
-    """The entries of a checked summary that tables need; None for entries that earlier versions did not write."""
+    """The entries of a checked summary that tables need; None for entries that a Team does not write."""
     return {
         **{name: summary.get(name) for name in (*NAMES, "seed", "diverged")},
         **{name: _as_float(summary.get(name)) for name in IN_TABLES},

@@ -52,7 +52,7 @@ def check_summary(path: Path, summary: Any) -> None:
 
 
 def check_has(run: Path, summary: Mapping[str, Any], *keys: str) -> None:
-    """Raise ValueError if the summary lacks one of these keys. Summaries of earlier versions may lack some."""
+    """Raise ValueError if the summary lacks one of these keys. A Team's summary lacks some."""
     if missing := lacking(summary, keys):
         raise ValueError(f"{run} is not a run of this version of hetsim: it lacks {', '.join(missing)}; move it elsewhere")
 

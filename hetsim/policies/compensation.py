@@ -27,10 +27,6 @@ class Compensation(ABC):
     operations: ClassVar[int] = 0
     """How many operations on whole vectors, such as a sum or a product, `correct` and `outgoing` take together."""
 
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        checks.refuse_renamed(cls, reckons_with_momentum="requires_plain_sgd")
-
     def suits(self, optimizer: str, options: Mapping[str, Any], schedule: str | None) -> None:  # noqa: B027
         """Check that the compensation suits an optimizer.
 

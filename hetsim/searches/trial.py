@@ -49,7 +49,7 @@ def run(words: Sequence[str], place: Place, watching: Watching) -> float | None:
     config, _, typed = composed(words, config_dir=None if place.config_dir is None else Path(place.config_dir))
     entries = entries_of(config)
     named = identity(entries)
-    folder = Path(place.folder) / folder_name(Path(place.folder), entries, named)
+    folder = Path(place.folder) / folder_name(entries, named)
     if folder.is_symlink():
         raise ValueError(f"{folder} is a link, and would be written through: remove it")
 

@@ -130,7 +130,7 @@ class _Checked:
             return False
         with contextlib.suppress(Exception):  # the run itself says what is wrong
             own = identity(entries)
-            outcome = finished_outcome(self.folder / folder_name(self.folder, entries, own), typed, own, self.config)
+            outcome = finished_outcome(self.folder / folder_name(entries, own), typed, own, self.config)
             if outcome is not None:
                 SweepRecord.current.outcomes.append(outcome)
             return outcome is not None

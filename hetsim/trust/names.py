@@ -16,7 +16,7 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from hetsim import checks
-from hetsim.trust.registry import SHIPPED, current_name
+from hetsim.trust.registry import SHIPPED
 
 TORCH = "torch.optim"
 TORCH_GROUPS = ("optimizer", "learning_rate_schedule")
@@ -34,7 +34,7 @@ def check_name(path: object, *, key: str, group: str, trust: Iterable[str] = ())
         raise ValueError(f"{key}={path} is not the name of a class: give one such as {examples(group)[0]}")
     top = path.split(".")[0]
     shipped = SHIPPED.get(group, ())
-    if current_name(path) in shipped:
+    if path in shipped:
         return path
     if top == "hetsim" and group not in TORCH_GROUPS:
         raise ValueError(
@@ -54,7 +54,7 @@ def check_name(path: object, *, key: str, group: str, trust: Iterable[str] = ())
 
 def resolve(path: str, *, key: str, group: str, kind: type, trust: Iterable[str] = ()) -> type:
     """The class with this name, a subclass of `kind`. Raises ValueError if it does not exist or may not be named here."""
-    module, _, name = current_name(check_name(path, key=key, group=group, trust=trust)).rpartition(".")
+    module, _, name = check_name(path, key=key, group=group, trust=trust).rpartition(".")
     if f"{module}.{name}" in SHIPPED.get(group, ()):
         shipped: type = getattr(importlib.import_module(module), name)
         return shipped

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 SHIPPED: dict[str, tuple[str, ...]] = {
     "backend": ("hetsim.sim.Simulator", "hetsim.distributed.Processes"),
     "workload": (
@@ -99,39 +97,3 @@ SHIPPED: dict[str, tuple[str, ...]] = {
         "hetsim.workloads.partition.Even",
     ),
 }
-
-FIRST_NAMES = {
-    "hetsim.distributed.Processes": "hetsim.dist.Processes",
-    "hetsim.coordination.delayed_all_reduce.DelayedAllReduce": "hetsim.coordination.one_step_delay.DelayedAllReduce",
-    "hetsim.coordination.delayed_server.DelayedParameterServer": "hetsim.coordination.one_step_delay.DelayedParameterServer",
-    "hetsim.policies.allocation.OptPerf": "hetsim.policies.optperf.OptPerf",
-    "hetsim.workloads.data.npz.NpzArrays": "hetsim.workloads.arrays.NpzArrays",
-    "hetsim.workloads.data.digits.Digits": "hetsim.workloads.digits.Digits",
-    "hetsim.workloads.data.torchvision.CIFAR10": "hetsim.workloads.vision.CIFAR10",
-    "hetsim.workloads.data.torchvision.FashionMNIST": "hetsim.workloads.vision.FashionMNIST",
-    "hetsim.workloads.data.torchvision.MNIST": "hetsim.workloads.vision.MNIST",
-}
-"""Moved classes: the name in hetsim 0.1's configs, by the present name. A run's identity uses the old name."""
-
-OTHER_NAMES = {
-    "hetsim.sim.simulator.Simulator": "hetsim.sim.Simulator",
-    "hetsim.dist.launch.Processes": "hetsim.distributed.Processes",
-}
-"""Present names by other valid names. The configs of hetsim 0.1 did not use them."""
-
-_CURRENT = {**OTHER_NAMES, **{first: current for current, first in FIRST_NAMES.items()}}
-
-
-def first_name(path: Any) -> Any:
-    """A class's first name, by its present name. Other values are unchanged."""
-    return FIRST_NAMES.get(path, path) if isinstance(path, str) else path
-
-
-def current_name(path: str) -> str:
-    """A class's present name, by its name in a config."""
-    return _CURRENT.get(path, path)
-
-
-def old_names() -> list[str]:
-    """Every old name of a moved class, which configs may still use."""
-    return list(_CURRENT)

@@ -10,8 +10,6 @@ from typing import Any
 
 import yaml
 
-from hetsim.trust.registry import first_name
-
 
 def configs() -> Path:
     """The folder of hetsim's own configs: inside the installed package, or at the top of a checkout."""
@@ -32,7 +30,7 @@ def choice(group: str, entry: Mapping[str, Any]) -> str:
     same = {
         choice: sum(entry.get(key) == value for key, value in keys.items())
         for choice, keys in choices(group).items()
-        if first_name(keys.get("_target_")) == first_name(target)
+        if keys.get("_target_") == target
     }
     own = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", target.rpartition(".")[2]).lower()
     return max(same, key=lambda choice: same[choice], default=own)

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from hetsim.trust.registry import current_name
-
 MAX_HOPS = 5
 """The maximum number of modules that re-export a class, and of base classes with its constructor."""
 
@@ -41,7 +39,7 @@ def is_missing(path: str) -> bool:
 
 def _found(path: str, hops: int) -> tuple[str, ast.ClassDef | ast.FunctionDef | None]:
     """The module whose source contains this class or function, and the definition."""
-    module, _, name = current_name(path).rpartition(".")
+    module, _, name = path.rpartition(".")
     source = _source(module) if hops else None
     for node in () if source is None else _tree(source).body:
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
-from hetsim import checks
 from hetsim.effects import Batch, Fragment
 from hetsim.vector import Phantom, Vector, length, piece, scaled
 from hetsim.workloads.device import Device, device
@@ -83,10 +82,6 @@ class Optimizer(ABC):
     """Whether a step depends on the shapes of the parameters, so that it cannot apply to a part of the vector."""
     scale_sensitive: bool = True
     """Whether doubling the gradient changes the step. This is false for Adam and similar optimizers."""
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        checks.refuse_renamed(cls, feels_scale="scale_sensitive")
 
     @abstractmethod
     def initial(self) -> Any:

@@ -108,12 +108,3 @@ def test_a_cluster_without_some_nodes_keeps_the_cards_of_the_others():
     cluster = without(built(node(1.0), node(1.0, uplink_bytes_per_second=4.0), network=CARDS), [0])
 
     assert ways(cluster, 0, 1) == {"up 0": 4.0, "down server": 64.0}
-
-
-def test_a_file_that_was_calibrated_before_keeps_its_predictions():
-    """It has `cpu`, and no `sharing`: its messages share described links alone, as when it was measured."""
-    measured = {key: value for key, value in WIRE.items() if key != "sharing"} | {"cpu": {"send_seconds": 1e-3}}
-
-    assert built(node(1.0), network=measured).network.sharing == "none"
-    assert built(node(1.0), network={**measured, "sharing": "max_min"}).network.sharing == "max_min"
-    assert built(node(1.0), network={"latency_seconds": 0, "bytes_per_second": 64.0, "sharing": None}).network.sharing == "max_min"

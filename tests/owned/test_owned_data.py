@@ -20,7 +20,6 @@ from worlds import NO_NETWORK, UNEVEN, cluster, experiment, node, simulate
 
 from hetsim.coordination.bookkeeping.pools import AlignedPools, Cursors, Pools
 from hetsim.effects import Batch
-from hetsim.files.identity import identity_of
 from hetsim.sim.backend import world_of
 from hetsim.sim.lockstep.world import LockstepWorld
 from hetsim.sim.world import EventWorld
@@ -533,12 +532,6 @@ def test_cursors_are_a_number_that_knows_its_pools():
     assert one.advanced((1, 0)).of == (4, 4)
     assert one.before([Batch(1, 3, 1)]).of == (3, 1)
     assert pickle.loads(pickle.dumps(one)) == one
-
-
-def test_shared_data_are_the_run_that_they_were():
-    """The new keys at their defaults are no part of a run's identity."""
-    assert identity_of({"seed": 0, "data": "shared", "epochs": "independent"}) == identity_of({"seed": 0})
-    assert identity_of({"seed": 0, "data": "owned"}) != identity_of({"seed": 0})
 
 
 def test_by_file_is_a_pool_for_each_archive():

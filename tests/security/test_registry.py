@@ -15,7 +15,7 @@ from hetsim.distributed import Processes
 from hetsim.runtime.backend import Backend
 from hetsim.sim import Simulator
 from hetsim.trust.names import resolve
-from hetsim.trust.registry import SHIPPED, current_name, old_names
+from hetsim.trust.registry import SHIPPED
 from hetsim.trust.shipped import configs
 from hetsim.workloads.data import digits, npz, torchvision
 from hetsim.workloads.task import Workload
@@ -54,7 +54,6 @@ def test_no_config_names_what_calibrates() -> None:
 
 
 def test_every_config_that_ships_names_a_registered_class() -> None:
-    """By its present name."""
     named = {
         (group, entries["_target_"])
         for group in SHIPPED
@@ -68,10 +67,7 @@ def test_every_config_that_ships_names_a_registered_class() -> None:
     assert {name for group, name in named if name not in SHIPPED[group]} == set()
 
 
-def test_an_old_name_is_no_other_classes_name() -> None:
-    """It leads to one registered class, and is not registered itself."""
+def test_no_class_is_registered_twice() -> None:
     registered = [name for names in SHIPPED.values() for name in names]
 
     assert len(registered) == len(set(registered))
-    assert {current_name(old) for old in old_names()} <= set(registered)
-    assert set(old_names()) & set(registered) == set()

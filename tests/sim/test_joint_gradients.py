@@ -355,8 +355,7 @@ def test_one_process_computes_together() -> None:
 
 
 def test_a_run_is_another_one_with_it() -> None:
-    """Its last bits differ. Without it, it is the run that it was before there was the key."""
-    backend = {"_target_": "hetsim.sim.Simulator"}
-    of = [identity_of({"seed": 0, "backend": {**backend, **its}}) for its in ({}, {"batched": False}, {"batched": "auto"})]
+    """Its last bits differ."""
+    alone, together = ({"seed": 0, "backend": {"_target_": "hetsim.sim.Simulator", "batched": batched}} for batched in (False, "auto"))
 
-    assert of[0] == of[1] != of[2]
+    assert identity_of(alone) != identity_of(together)

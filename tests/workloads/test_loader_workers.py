@@ -25,7 +25,6 @@ import hetsim
 from hetsim import memory
 from hetsim.cli.main import main
 from hetsim.effects import Batch
-from hetsim.files.identity import identity_of
 from hetsim.sim.backend import Simulator
 from hetsim.workloads.own.loader_workers import LoaderWorkers
 from hetsim.workloads.own.packing import packed
@@ -329,14 +328,6 @@ def test_workers_that_do_not_fit_into_memory_are_refused(module: Callable[[str],
 
     with pytest.raises(ValueError, match=r"would take 9.6 GB of memory, and 1.0 GB are available: lower workload.loader_workers$"):
         Simulator().check(made)
-
-
-def test_a_run_without_workers_is_the_run_that_it_was() -> None:
-    """By its identity."""
-    workload = {"_target_": "hetsim.workloads.own.Own", "module": "mymodel:build"}
-    before, without, some = ({"seed": 0, "workload": {**workload, **more}} for more in ({}, {"loader_workers": 0}, {"loader_workers": 2}))
-
-    assert identity_of(before) == identity_of(without) != identity_of(some)
 
 
 TENSORS = {

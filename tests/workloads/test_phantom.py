@@ -7,8 +7,6 @@ from typing import Any
 import pytest
 from worlds import cluster, experiment, node, simulate
 
-from hetsim.files.keys import without_added
-
 SLOW = {"latency_seconds": 0.0, "bytes_per_second": 64.0}
 
 
@@ -32,13 +30,6 @@ def test_messages_have_as_many_bytes_a_parameter_as_are_sent(method: str, worker
     assert seconds(method, workers=workers, bytes_per_parameter=size) == 1 + parameters_sent * size / 64
     if size == 4:
         assert seconds(method, workers=workers) == seconds(method, workers=workers, bytes_per_parameter=size)
-
-
-def test_a_phantom_with_the_bytes_of_its_type_is_the_run_that_it_was() -> None:
-    """A config of an earlier version lacks the key."""
-    phantom = {"_target_": "hetsim.workloads.phantom.PhantomWorkload", "num_parameters": 1, "num_samples": 1}
-
-    assert without_added({"workload": {**phantom, "bytes_per_parameter": None}}) == {"workload": phantom}
 
 
 @pytest.mark.parametrize("size", [0, -1, 1.5, 65, True])

@@ -24,6 +24,8 @@ OF_SERVER = (
 EXAMPLE = "1 Gbit/s or {latency_seconds: 50 us, bytes_per_second: 1 Gbit/s}"
 LATENCY = 50e-6
 """The default latency of a network, in seconds."""
+SHARING = "max_min"
+"""The default of a network's `sharing`."""
 
 
 def network_mapping(network: Any) -> Any:
@@ -38,7 +40,7 @@ def parse_network(config: Any) -> Network:
     optional = (*timing, "all_reduce", "all_reduce_table", "racks", "between")
     entry = checks.mapping("cluster.network", config, required=required, optional=optional, example=EXAMPLE)
     table = entry.get("all_reduce_table")
-    sharing = default_sharing(entry) if entry.get("sharing") is None else entry["sharing"]
+    sharing = SHARING if entry.get("sharing") is None else entry["sharing"]
     algorithm = "ring" if entry.get("all_reduce") is None else entry["all_reduce"]
     return Network(
         latency_seconds=values.number("cluster.network", entry, "latency_seconds", LATENCY),
@@ -50,11 +52,6 @@ def parse_network(config: Any) -> Network:
         all_reduce_table=() if table is None else values.table("cluster.network.all_reduce_table", table, of="bytes"),
         cpu=parse_communication(entry.get("cpu")),
     )
-
-
-def default_sharing(network: Mapping[str, Any]) -> str:
-    """The default of a network's `sharing`. With `cpu`, it is `none`, because such networks were calibrated before cards were modelled."""
-    return "max_min" if network.get("cpu") is None else "none"
 
 
 def parse_server(config: Any) -> Server:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from hetsim import checks
 from hetsim.effects import Contribution
 
 
@@ -31,10 +30,6 @@ class Admission(ABC):
     """Whether a new version can stop workers in the middle of a gradient (`gives_up` decides which)."""
     keeps_table: ClassVar[bool] = False
     """Whether its state contains a table `current` of the workers' mean gradients, which determines the server's step."""
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        checks.refuse_renamed(cls, left="worker_left", joined="worker_joined")
 
     @abstractmethod
     def initial(self, num_workers: int) -> Any:

@@ -93,13 +93,6 @@ class Allocation(ABC):
     Every rule that measures has this option. With 0, the rule measures only during the run.
     """
 
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        checks.refuse_renamed(cls, profiled="observe_profile")
-        if "initial" in vars(cls) and "most" in inspect.signature(cls.initial).parameters:
-            where = f"{cls.__module__}.{cls.__qualname__}.initial"
-            raise ValueError(f"the argument most of {where} would be ignored, because it is called max_samples now: rename it")
-
     @abstractmethod
     def initial(self, num_workers: int, batch_size: int, max_samples: Sequence[int] | None = None) -> Any:
         """The state before the first observation.

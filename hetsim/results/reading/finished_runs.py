@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from hetsim.files.config_file import check_leaves, read_config
 from hetsim.files.identity import typed_overrides
-from hetsim.files.keys import VARY_IN_A_ROW, with_added, without
+from hetsim.files.keys import VARY_IN_A_ROW, without
 from hetsim.files.reading import skipped
 from hetsim.files.run_folders import Place, is_settled, search
 from hetsim.files.schema import for_tables
@@ -159,7 +159,7 @@ class _Reader:
         """The run in this folder, from the index. Raises ValueError if its config is invalid."""
         if id(row.config) not in self._checked:
             check_leaves(self.folder / NAME, row.config)
-            self._checked[id(row.config)] = self._shared(_of_a_row(with_added(dict(row.config))))
+            self._checked[id(row.config)] = self._shared(_of_a_row(dict(row.config)))
         stored = row.curve if isinstance(row.curve, StoredCurve) else None
         return FinishedRun(self.folder, name, row.summary, self._checked[id(row.config)], row.typed, stored)
 

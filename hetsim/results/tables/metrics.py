@@ -34,7 +34,7 @@ class Metric:
 
 
 def _entry(key: str) -> Callable[[FinishedRun, Target], Number]:
-    """A number of the summary. Runs of earlier versions may lack it."""
+    """A number of the summary."""
     return lambda run, _: run.summary[key]
 
 
