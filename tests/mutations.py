@@ -217,7 +217,7 @@ MUTATIONS = (
     Mutation(
         "static",
         "rounded down",
-        "hetsim/policies/allocation/static.py",
+        "hetsim/policies/allocation/base.py",
         "round(batch_size * speed / total)",
         "int(batch_size * speed / total)",
         "tests/policies/allocation/test_static.py",

@@ -132,7 +132,7 @@ def test_the_one_place_that_may_know_a_world_does(module: str):
     assert [name for name, text in FILES.items() if knows(text, module, package=room(name))] != []
 
 
-GROUND = ("effects", "vector", "checks", "errors", "memory", "version", "files", "pool")
+GROUND = ("effects", "vector", "checks", "errors", "memory", "plain", "version", "files", "pool")
 """What any room may import, if a line of MAY_IMPORT does not name fewer."""
 PLANNED = ("coordination", "cluster", "workloads", "runtime", "checkpoints", "results", *GROUND)
 """What both backends stand on."""
@@ -145,6 +145,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "checks.py": (),
     "memory.py": (),
     "errors.py": (),
+    "plain.py": ("vector",),
     "effects.py": ("vector", "errors"),
     "__init__.py": ("trust.libraries", "version", "api", "workloads.own"),
     "__main__.py": ("cli.scripts",),
@@ -202,7 +203,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "ddp/trace.py": ("ddp", "policies", "effects", "runtime", "results", "files", "checks"),
     "ddp/launched.py": ("ddp", "pool.parent"),
     "ddp/loader.py": ("ddp", "checks", "workloads.device"),
-    "ddp/": ("ddp", "policies", "effects", "checks"),
+    "ddp/": ("ddp", "policies", "effects", "checks", "plain"),
     "config/guard/": ("config.guard", "config.errors", "config.schema", "config.typed", "files", "trust", "checks"),
     "config/": (
         "config",
@@ -288,7 +289,7 @@ def test_the_worlds_do_not_know_each_other():
     }
 
 
-MOST_LINES, MOST_FILES, MOST_LOOSE_MODULES = 700, 15, 8
+MOST_LINES, MOST_FILES, MOST_LOOSE_MODULES = 700, 15, 9
 CROWDED = {
     "hetsim.coordination": 20,  # the path of a coordination is the `_target_` of its method
     "hetsim.cli": 16,

@@ -11,60 +11,74 @@ import os
 import stat
 import sys
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from hetsim import checks
-from hetsim.checkpoints.values import Reader, Unreadable, Writer
 from hetsim.errors import RunFailed
 from hetsim.files.writing import written_whole
+from hetsim.plain import Tensors, Unreadable, field_names, from_plain, hints, reachable, to_plain
+from hetsim.runtime.experiment import Experiment
+from hetsim.runtime.rank import Checkpoint
+from hetsim.runtime.recording.curve import Point
 from hetsim.version import __version__
 
-FORMAT = 1
+FORMAT = 2
 """The version of the format. Other versions are refused, because a run that continues differently is worse than none."""
 JSON = "json"
 KEYS = ("config", "checkpoint")
 
 
+def classes_of(experiment: Experiment) -> dict[str, type]:
+    """The classes of a run's state by name: those that its types name, and those in the modules of the user's own policies."""
+    coordination = experiment.coordination
+    kinds: list[Any] = [Checkpoint, Point, *coordination.keeps]
+    for policy in (coordination, *(getattr(coordination, field.name) for field in fields(coordination))):
+        kinds.append(hints(getattr(type(policy), "initial", None)).get("return"))
+        module = type(policy).__module__
+        if module.split(".")[0] not in ("hetsim", "builtins"):
+            kinds += [kind for kind in vars(sys.modules[module]).values() if isinstance(kind, type) and field_names(kind) is not None]
+    return reachable(*kinds)
+
+
 def packed(value: Any) -> bytes:
     """A value as bytes, for another process of the same run. Raises RunFailed for a class that no checkpoint may contain."""
-    writer = Writer()
+    tensors: Tensors = {}
     try:
-        text = json.dumps(writer.json_of(value), allow_nan=False).encode()
+        text = json.dumps(to_plain(value, tensors), allow_nan=False).encode()
     except TypeError as error:
         raise RunFailed(str(error)) from None
-    return _serialised(np.frombuffer(text, np.uint8), writer.tensors)
+    return _serialised(np.frombuffer(text, np.uint8), dict(tensors.values()))
 
 
-def unpacked(content: bytes, kinds: Mapping[str, type]) -> Any:
+def unpacked(content: bytes, classes: Mapping[str, type]) -> Any:
     """The inverse of `packed`. Objects have only these classes. Raises RunFailed for invalid content."""
     from safetensors import SafetensorError, deserialize
 
+    tensors: dict[str, Any] = {}
     try:
         if all(name == JSON for name, _ in deserialize(content)):  # type: ignore[no-untyped-call]
             from safetensors.numpy import load as load_arrays
 
-            arrays = load_arrays(content)
-            return Reader({}, kinds, _accept).value_of(json.loads(arrays[JSON].tobytes()))
-        from safetensors.torch import load
+            text = load_arrays(content)[JSON].tobytes()
+        else:
+            from safetensors.torch import load
 
-        tensors = load(content)
-        return Reader(tensors, kinds, _accept).value_of(json.loads(tensors[JSON].numpy().tobytes()))
+            tensors = load(content)
+            text = tensors[JSON].numpy().tobytes()
+        return from_plain(Any, json.loads(text), tensors=tensors, classes=classes)
     except (SafetensorError, Unreadable, ValueError, LookupError, RecursionError) as error:
         raise RunFailed(f"a rank sent a state that cannot be read ({error}): run the same version of hetsim on all hosts") from None
 
 
-def _accept(_: object) -> None:
-    """Data from a rank of the same run need no checks."""
-
-
 def write(path: Path, *, config: str, checkpoint: Any) -> None:
     """Write a checkpoint and its run's config atomically: the complete file gets its name, or there is no file."""
-    writer = Writer()
-    text = json.dumps({"config": config, "checkpoint": writer.json_of(checkpoint)}, allow_nan=False).encode()
-    content = _serialised(np.frombuffer(text, np.uint8), writer.tensors)
+    tensors: Tensors = {}
+    text = json.dumps({"config": config, "checkpoint": to_plain(checkpoint, tensors)}, allow_nan=False).encode()
+    content = _serialised(np.frombuffer(text, np.uint8), dict(tensors.values()))
     with written_whole(path) as file:
         file.write(content)
         file.flush()

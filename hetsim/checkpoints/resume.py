@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hetsim.checkpoints.file import REMEDY, read
-from hetsim.checkpoints.kinds import Fits, VectorType, hints, kinds_of
+from hetsim.checkpoints.file import REMEDY, classes_of, read
 from hetsim.checkpoints.rows import adopt
-from hetsim.checkpoints.values import Reader, Unreadable
 from hetsim.coordination.bookkeeping.outstanding import Pushes
+from hetsim.coordination.bookkeeping.pools import Cursors
 from hetsim.coordination.bookkeeping.timings import UnreportedTimings
 from hetsim.coordination.state import State
+from hetsim.plain import Unreadable, VectorType, fits, from_plain, hints
 from hetsim.runtime.experiment import Experiment, Optimizers
 from hetsim.runtime.rank import Checkpoint, by_fragment
 from hetsim.runtime.recording.curve import Point
@@ -57,16 +57,19 @@ def load(path: Path, experiment: Experiment, task: Task, optimizers: Optimizers)
     """The checkpoint in a file, for this experiment. Raises ValueError if it is invalid or belongs to another run."""
     entries, tensors = read(path)
     weights = task.initial()
-    fits = Fits(partial(_is_like, weights))
+    is_vector = partial(_is_like, weights)
     try:
         placed = {name: task.device.place(tensor) if tensor.ndim else tensor for name, tensor in tensors.items()}
-        reader = Reader(placed, kinds_of(experiment), partial(_check_fields, fits))
-        checkpoint = reader.value_of(entries["checkpoint"])
-        if not isinstance(checkpoint, Checkpoint):
-            raise Unreadable("it holds something else")
+        checkpoint: Checkpoint = from_plain(
+            Checkpoint,
+            entries["checkpoint"],
+            tensors=placed,
+            classes=classes_of(experiment),
+            check=partial(_check_fields, is_vector=is_vector),
+        )
         _check_weights(path, checkpoint.state.weights, weights)
         _check_ranks(checkpoint, experiment)
-        _check_progress(checkpoint.progress, fits)
+        _check_progress(checkpoint.progress, is_vector)
         if len(checkpoint.ranks) == experiment.num_ranks:
             _check_policies(checkpoint.state, experiment, task)
         _check_memories(checkpoint, task, optimizers)
@@ -80,7 +83,7 @@ def load(path: Path, experiment: Experiment, task: Task, optimizers: Optimizers)
 def clock_of(path: Path) -> float:
     """The run's clock at the checkpoint in a file. Raises ValueError if the file does not contain it."""
     try:
-        seconds = Reader({}, {}, lambda _: None).value_of(read(path)[0]["checkpoint"]["object"][1]["seconds"])
+        seconds = from_plain(tuple[float, ...], read(path)[0]["checkpoint"]["object"][1]["seconds"])
         return float(min(seconds, default=0.0))
     except (Unreadable, TypeError, ValueError, LookupError):
         raise ValueError(f"{path} is not a checkpoint that this run can resume from (it does not say when): {REMEDY}") from None
@@ -124,19 +127,20 @@ def _is_like(weights: Any, value: Any) -> bool:
     return type(value) is type(weights) and value.shape == weights.shape and value.dtype == weights.dtype
 
 
-def _check_fields(fits: Fits, made: Any) -> None:
-    if not is_dataclass(made) and not isinstance(made, tuple):
-        return
-    for name, hint in hints(made.__class__).items():
-        if isinstance(made, State) and name == "weights":
+def _check_fields(part: Any, *, is_vector: Callable[[Any], bool]) -> None:
+    """Raise Unreadable if a field of an object has another type, or a number that hetsim never writes."""
+    for name, hint in hints(part.__class__).items():
+        if isinstance(part, State) and name == "weights":
             continue  # another model has a sentence of its own
-        value: Any = getattr(made, name, None)
-        if not fits(value, hint):
-            raise Unreadable(f"the {name} of its {type(made).__name__} is of another kind or size")
-        if hint is int and value < 0 and not (name == "receiver"):
-            raise Unreadable(f"the {name} of its {type(made).__name__} is below 0")
-        if hint is float and not math.isfinite(value) and name not in ("loss",):
-            raise Unreadable(f"the {name} of its {type(made).__name__} is not a finite number")
+        value: Any = getattr(part, name, None)
+        if not fits(value, hint, is_vector):
+            raise Unreadable(f"the {name} of its {type(part).__name__} is of another kind or size")
+        if isinstance(value, int) and value < 0 and name != "receiver":
+            raise Unreadable(f"the {name} of its {type(part).__name__} is below 0")
+        if hint is float and not math.isfinite(value) and name != "loss":
+            raise Unreadable(f"the {name} of its {type(part).__name__} is not a finite number")
+    if isinstance(part, Cursors) and min(part.of, default=0) < 0:
+        raise Unreadable("a cursor of its Cursors is below 0")
 
 
 def _check_weights(path: Path, found: Any, weights: Any) -> None:
@@ -186,11 +190,11 @@ def _check_own(own: Mapping[str, Any], experiment: Experiment, weights: Any) -> 
             raise Unreadable("what a compression has left out is that of another one")
 
 
-def _check_progress(progress: Mapping[str, Any], fits: Fits) -> None:
+def _check_progress(progress: Mapping[str, Any], is_vector: Callable[[Any], bool]) -> None:
     for where, table in ((progress, PROGRESS), (progress.get("applied", {}), APPLIED), (progress.get("curve", {}), CURVE)):
-        _check_table(where, table, fits)
+        _check_table(where, table, is_vector)
     for activity in progress["activity"]:
-        _check_table(activity, ACTIVITY, fits)
+        _check_table(activity, ACTIVITY, is_vector)
         if not all(name in INTERVALS for name, *_ in activity["recent"]):
             raise Unreadable("it has intervals of no kind")
     reason = progress["divergence"][0]
@@ -206,8 +210,9 @@ def _check_progress(progress: Mapping[str, Any], fits: Fits) -> None:
         raise Unreadable("its counts are of several numbers of workers")
 
 
-def _check_table(found: Any, table: Mapping[str, Any], fits: Fits) -> None:
-    if not isinstance(found, Mapping) or found.keys() != table.keys() or not all(fits(found[name], table[name]) for name in table):
+def _check_table(entries: Any, table: Mapping[str, Any], is_vector: Callable[[Any], bool]) -> None:
+    is_complete = isinstance(entries, Mapping) and entries.keys() == table.keys()
+    if not is_complete or not all(fits(entries[name], table[name], is_vector) for name in table):
         raise Unreadable("what it says of the run so far is of another kind")
 
 

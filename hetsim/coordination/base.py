@@ -9,7 +9,9 @@ from functools import cached_property, partial
 from typing import ClassVar
 
 from hetsim.coordination.bookkeeping.contributions import part, ranks
+from hetsim.coordination.bookkeeping.outstanding import Pushes
 from hetsim.coordination.bookkeeping.regions import Regions
+from hetsim.coordination.bookkeeping.timings import UnreportedTimings
 from hetsim.coordination.plan import Plan
 from hetsim.coordination.state import State
 from hetsim.effects import Contribution, Node, PeerLost, Program, Regroup
@@ -36,6 +38,8 @@ class Coordination(ABC):
     compensation: Compensation = field(default_factory=NoCompensation)
     compression: Compression = field(default_factory=NoCompression)
 
+    keeps: ClassVar[tuple[type, ...]] = (Contribution, Pushes, UnreportedTimings)
+    """The classes that a checkpoint may contain besides the states of the policies: what programs keep in `Node.own` and in `State`."""
     needs_server: ClassVar[bool]
     """Whether there is a server, on the rank after the last worker."""
     regroups: ClassVar[bool] = True

@@ -26,7 +26,7 @@ class State:
 
     version: int = 0
     weights: Vector
-    next_sample: int = 0
+    next_sample: int | Cursors = 0
     """The first position that is not assigned yet; `Cursors` if data belong to workers."""
     num_samples: int = 0
     num_samples_discarded: int = 0

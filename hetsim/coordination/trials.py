@@ -47,6 +47,7 @@ class Trials(ParameterServer):
     """
 
     gives_up_gradients: ClassVar[bool] = True
+    keeps: ClassVar[tuple[type, ...]] = (*ParameterServer.keeps, Tried)
 
     trials: int | Sequence[int]
     """B_i: one number for all workers, or one for each."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import zlib
 from collections.abc import Mapping, Sequence
@@ -11,6 +10,7 @@ from typing import Any
 from hetsim.ddp.exchange import Balance
 from hetsim.ddp.rules import signature
 from hetsim.ddp.schedule import Schedule
+from hetsim.plain import Unreadable, from_plain, to_plain
 
 ORDER = ("num_samples", "seed", "shuffle")
 """The values that determine the order of the samples."""
@@ -24,7 +24,7 @@ def save(schedule: Schedule, number: int, balance: Balance, bounds: Sequence[int
         **schedule.state(number),
         **{name: getattr(schedule.data, name) for name in ORDER},
         **_conditions(schedule, balance, bounds),
-        "allocation_state": plain(balance.state),
+        "allocation_state": _plain(balance.state),
     }
 
 
@@ -42,7 +42,7 @@ def resume(schedule: Schedule, balance: Balance, bounds: Sequence[int] | None, s
             )
     shares, pending = balance.shares, list[tuple[int, tuple[int, ...]]]()
     if all(saved[name] == value for name, value in _conditions(schedule, balance, bounds).items()):
-        balance.state = restored(balance.state, saved["allocation_state"])
+        balance.state = _restored(balance.state, saved["allocation_state"])
         shares, pending = tuple(saved["shares"]), [(first, tuple(later)) for first, later in saved["pending"]]
     schedule.resume(saved["epoch"], saved["position"], shares, pending)
 
@@ -67,25 +67,20 @@ def _conditions(schedule: Schedule, balance: Balance, bounds: Sequence[int] | No
     return dict(zip(CONDITIONS, values, strict=True))
 
 
-def plain(value: Any) -> Any:
-    """Dataclasses as mappings and tuples as lists. Raises ValueError for other types than these, numbers and texts."""
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    if isinstance(value, tuple | list):
-        return [plain(part) for part in value]
-    raise ValueError(
-        f"the allocation's state holds {type(value).__name__}, which cannot be saved: keep numbers, texts, tuples and dataclasses in it"
-    )
+def _plain(state: Any) -> Any:
+    """An allocation's state as plain values. Raises ValueError for a state that `_restored` cannot read."""
+    try:
+        plain = to_plain(state)
+        _restored(state, plain)
+    except TypeError as error:
+        raise ValueError(str(error)) from None
+    return plain
 
 
-def restored(like: Any, saved: Any) -> Any:
-    """The inverse of `plain`, given a state with the same classes."""
-    if dataclasses.is_dataclass(like) and not isinstance(like, type):
-        names = [field.name for field in dataclasses.fields(like)]
-        return dataclasses.replace(like, **{name: restored(getattr(like, name), saved[name]) for name in names})
-    if isinstance(saved, list):
-        parts = like if isinstance(like, tuple | list) and like else (None,)
-        return tuple(restored(parts[min(place, len(parts) - 1)], part) for place, part in enumerate(saved))
-    return saved
+def _restored(present: Any, plain: Any) -> Any:
+    """The state, of the same type as the present one."""
+    try:
+        return from_plain(type(present), plain)
+    except Unreadable as error:
+        name = type(present).__name__
+        raise ValueError(f"the allocation's saved state is not a {name} ({error}): give the Team the allocation that it had") from None

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from hetsim.coordination.state import State
 from hetsim.effects import Fragment, Update
 from hetsim.vector import Vector
 from hetsim.workloads.task import Optimizer
+
+Memory: TypeAlias = Mapping[str, Any] | Mapping[Fragment, Any]
+"""The memory of an optimizer by name, or by fragment if it steps one fragment at a time."""
 
 
 def by_fragment(memory: Any) -> Mapping[Fragment, Any]:
@@ -32,9 +35,9 @@ class RankState:
     """The last version that it committed. On a worker of a server, the version of the weights with which it computes."""
     epoch: int = 0
     """The number of whole passes over the data in the samples applied up to that version. The learning-rate schedule depends on it."""
-    optimizer: Any = None
+    optimizer: Memory | None = None
     """The memory of the optimizer that makes versions."""
-    local_optimizer: Any = None
+    local_optimizer: Memory | None = None
     """The memory of the local optimizer; None if there is none."""
     own: dict[str, Any] = field(default_factory=dict)
     """Values that its program keeps between versions (`Node.own`): the residual of a compression, unreported timings."""

@@ -308,12 +308,12 @@ def test_among_other_workers_all_but_the_policies_continues() -> None:
     assert resumed.progress is progress
 
 
-def test_the_fields_of_format_1() -> None:
+def test_the_fields_of_format_2() -> None:
     """A file with other fields is refused. Raise FORMAT with them if a released version wrote this one, so that the refusal says why."""
     names = {kind.__name__: " ".join(its.name for its in fields(kind) if its.init) for kind in (Checkpoint, State, RankState)}
 
     assert (FORMAT, names) == (
-        1,
+        2,
         {
             "Checkpoint": "state ranks seconds progress",
             "State": (

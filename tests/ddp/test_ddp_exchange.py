@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
@@ -11,11 +13,11 @@ import torch
 from hetsim.ddp.clock import HostClock
 from hetsim.ddp.exchange import Balance
 from hetsim.ddp.rules import RULES
-from hetsim.ddp.saved import plain, restored
+from hetsim.ddp.saved import resume, save
 from hetsim.ddp.schedule import Data, Schedule
 from hetsim.ddp.timed import Timed
 from hetsim.ddp.windows import Window
-from hetsim.policies.allocation import Allocation, OptPerf, SpeedProportional
+from hetsim.policies.allocation import Allocation, Even, OptPerf, SpeedProportional
 from hetsim.trust.shipped import configs
 
 SPEEDS = (4.0, 2.0, 1.0)
@@ -190,14 +192,40 @@ def test_a_state_is_saved_as_plain_numbers(name: str):
     *_, balance = run(allocation, steps=40, warmup_steps=1)
     fresh = allocation.initial(3, 84)
 
-    assert restored(fresh, json.loads(json.dumps(plain(balance.state)))) == balance.state
-    assert restored(balance.state, json.loads(json.dumps(plain(fresh)))) == fresh
+    for state, other in ((balance.state, fresh), (fresh, balance.state)):
+        saved = json.loads(json.dumps(save(schedule(allocation), 4, Balance(allocation, state, Alone(SPEEDS), warmup_steps=1), None)))
+        resumed = Balance(allocation, other, Alone(SPEEDS), warmup_steps=1)
+        resume(schedule(allocation), resumed, None, saved)
+        assert resumed.state == state
 
 
-def test_what_cannot_be_saved_is_refused():
-    """An allocation of the user's own may keep anything."""
-    with pytest.raises(ValueError, match="holds set, which cannot be saved"):
-        plain({1, 2})
+def schedule(allocation: Allocation) -> Schedule:
+    """The steps of three ranks."""
+    return Schedule(Data(10**6, 84), 3, allocation.shares(allocation.initial(3, 84)), 0)
+
+
+@dataclass(frozen=True)
+class Vague:
+    """A state whose type does not say what is in it."""
+
+    shares: tuple[int, ...]
+    more: Any
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        (object(), r"cannot hold a builtins\.object: keep numbers, texts, tuples, mappings and dataclasses in it"),
+        (torch.zeros(3), r"cannot hold a torch\.Tensor: keep numbers"),
+        (Window(0, None, 1, 0, 0.0, 0.0, ()), r"is not a Vague \(it has an object of the class 'hetsim\.ddp\.windows\.Window'"),  # type: ignore[arg-type]
+    ],
+)
+def test_what_cannot_be_saved_is_refused(more: Any, sentence: str):
+    """When it is saved, and not on resume. An allocation of the user's own may keep anything."""
+    balance = Balance(Even(), Vague((28, 28, 28), more), Alone(SPEEDS), warmup_steps=1)
+
+    with pytest.raises(ValueError, match=sentence):
+        save(schedule(Even()), 4, balance, None)
 
 
 def test_the_names_of_rules_are_those_of_the_configs():

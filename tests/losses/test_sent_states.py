@@ -11,10 +11,9 @@ from methods import SHIPPED
 from safetensors.numpy import save
 from worlds import cluster, experiment, node, simulate
 
-from hetsim.checkpoints.file import packed, unpacked
-from hetsim.checkpoints.kinds import kinds_of
-from hetsim.checkpoints.values import Writer
+from hetsim.checkpoints.file import classes_of, packed, unpacked
 from hetsim.errors import RunFailed
+from hetsim.plain import Tensors, to_plain
 
 THREE = cluster(*(node(seconds) for seconds in (1e-4, 5e-5, 7e-5)))
 
@@ -28,12 +27,13 @@ def test_the_state_of_every_method_arrives_as_it_was(method: str) -> None:
     described = experiment(f"method={method}", "workload=quadratic", workload=size, batch_size=12, cluster=THREE, budget={"epochs": 2})
     state = simulate(described).states[-1]
 
-    arrived = unpacked(packed(state), kinds_of(described))
+    arrived = unpacked(packed(state), classes_of(described))
 
-    sent, again = Writer(), Writer()
+    sent: Tensors = {}
+    again: Tensors = {}
     assert type(arrived) is type(state)
-    assert again.json_of(arrived) == sent.json_of(state)
-    assert all(torch.equal(one, other) for one, other in zip(again.tensors.values(), sent.tensors.values(), strict=True))
+    assert to_plain(arrived, again) == to_plain(state, sent)
+    assert all(torch.equal(one, other) for (_, one), (_, other) in zip(again.values(), sent.values(), strict=True))
     assert torch.equal(arrived.weights, state.weights)
     assert described.coordination.allocation.shares(arrived.allocation) == described.coordination.allocation.shares(state.allocation)
 

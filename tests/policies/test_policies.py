@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 
 from hetsim.effects import Batch, Contribution
 from hetsim.policies.admission import Barrier, Decision, EveryGradient
-from hetsim.policies.allocation.base import Even, Fixed, proportional
+from hetsim.policies.allocation.base import Even, Fixed, Static, proportional
 from hetsim.policies.allocation.gradual_shift import GradualShift
 from hetsim.policies.allocation.optperf import OptPerf
 from hetsim.policies.allocation.periodic import ProportionalController, SpeedProportional
-from hetsim.policies.allocation.static import Static
 from hetsim.policies.compensation import NoCompensation
 from hetsim.policies.weighting import NoDiscount, PerSample, PerWorker
 

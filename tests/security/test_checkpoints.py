@@ -69,7 +69,7 @@ def rewritten(folder: Path, change: Callable[[dict[str, Any]], object], **metada
     entries = json.loads(tensors.pop("json").numpy().tobytes())
     change(entries)
     text = np.frombuffer(json.dumps(entries).encode(), np.uint8)
-    about = {"format": "1", "hetsim": "0.1.0", "sha256": checkpoint_file.digest(text, tensors), **metadata}
+    about = {"format": str(checkpoint_file.FORMAT), "hetsim": "0.1.0", "sha256": checkpoint_file.digest(text, tensors), **metadata}
     save_file({"json": torch.from_numpy(text.copy()), **tensors}, path, metadata=about)
 
 
@@ -147,7 +147,7 @@ def test_an_unknown_version_is_refused(folder: Path) -> None:
     said = refused(folder)
 
     assert "has format '7', of hetsim '9.1'" in said
-    assert "reads format 1 alone" in said
+    assert "reads format 2 alone" in said
 
 
 def test_another_model_is_refused(folder: Path) -> None:

@@ -19,6 +19,7 @@ class Cursors(int):
 
     of: tuple[int, ...]
     """The cursor of each pool."""
+    _fields = ("of",)
 
     def __new__(cls, of: Iterable[int]) -> Cursors:
         of = tuple(of)

@@ -17,8 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from hetsim.checkpoints.file import packed, unpacked
-from hetsim.checkpoints.kinds import kinds_of
+from hetsim.checkpoints.file import classes_of, packed, unpacked
 from hetsim.checkpoints.saver import NoSaver, Saver
 from hetsim.coordination.state import State
 from hetsim.distributed.communication.clock_alignment import Clocks
@@ -183,11 +182,11 @@ class Saving(Answering):
 
     def _write(self, asked: Asked, at_end: Sequence[RankActivity] | None = None) -> None:
         """Write a checkpoint with each worker's activity so far or, at the end of the run, with `at_end`."""
-        kinds, num_ahead = kinds_of(self.experiment), self.experiment.coordination.num_ahead
+        classes, num_ahead = classes_of(self.experiment), self.experiment.coordination.num_ahead
         ranks = {self.rank: asked.server}
         activity = [RankActivity.of_numbers(its.as_numbers(), num_ahead) for its in self.record.metrics.activity if at_end is None]
         for rank, content in asked.parts.items():
-            part = unpacked(content, kinds)
+            part = unpacked(content, classes)
             state: RankState = part["state"]
             ranks[rank] = replace(state, optimizer=asked.server.optimizer) if self.agrees else state
             numbers = json.loads(part["activity"])

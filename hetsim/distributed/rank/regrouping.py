@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from hetsim import effects as fx
-from hetsim.checkpoints.file import packed, unpacked
-from hetsim.checkpoints.kinds import kinds_of, name_of
+from hetsim.checkpoints.file import classes_of, packed, unpacked
 from hetsim.cluster.network.collectives import Collectives
 from hetsim.coordination.state import State
 from hetsim.distributed.communication.gloo import Group
@@ -26,6 +25,7 @@ from hetsim.distributed.rank.succession import LAG, Succession, Told
 from hetsim.distributed.rank.turn import Answered, Turn
 from hetsim.distributed.rank.world import ProcessWorld
 from hetsim.errors import RunFailed, RunOver
+from hetsim.plain import reachable
 from hetsim.runtime.rank import RankState
 from hetsim.runtime.recording.recorder import REGROUP, ignore, interval_recorder
 
@@ -59,14 +59,14 @@ def agreed(
     kept: Sequence[LastCommit],
     *,
     leader: int,
-    kinds: Mapping[str, type],
+    classes: Mapping[str, type],
     entered: float,
     ended: bool = False,
     succession: Succession | None = None,
 ) -> Agreed:
     """The leader's last commit, which `kept` may contain. A collective of all members. Values from other ranks are in the CPU's memory.
 
-    A rank without the commit receives it from the leader in a checkpoint's form, with objects only of these kinds. Each rank sends its
+    A rank without the commit receives it from the leader in a checkpoint's form, with objects only of these classes. Each rank sends its
     first and last commit and, with a succession, its record's last versions, its checkpoint, and whether it has `ended`.
     """
     versions = [float(commit.state.version) for commit in kept] or [NO_VERSION]
@@ -84,7 +84,7 @@ def agreed(
         for rank in sorted(lacking):
             record = succession.record_for(by_rank[rank][2:4]) if succession is not None and rank in lacks_record else None
             control.send_bytes([packed((kept[-1] if rank in lacks_commit else None, record))], rank)
-    sent, record = unpacked(b"".join(control.receive_bytes(leader)), kinds) if control.rank in lacking else (None, None)
+    sent, record = unpacked(b"".join(control.receive_bytes(leader)), classes) if control.rank in lacking else (None, None)
     commit = sent or next(commit for commit in kept if commit.state.version == wanted)
     if succession is None:
         return Agreed(commit, last_entry)
@@ -108,7 +108,7 @@ class RegroupingWorld(ProcessWorld):
         self._mailbox_in = mailbox_in
         self.succession = succession
         self._has_group = not joins
-        self._kinds = kinds_of(self.experiment) | {name_of(kind): kind for kind in (LastCommit, Loss, Told)}
+        self._classes = classes_of(self.experiment) | reachable(LastCommit, Loss, Told)
         self._commits = deque([] if joins else [LastCommit(parts.prepared.start, parts.state.optimizer)], maxlen=KEPT_COMMITS)
         self._has_ended = False
         """Whether the last commit was the last of the run."""
@@ -155,7 +155,7 @@ class RegroupingWorld(ProcessWorld):
                     group.control,
                     self._commits,
                     leader=leader,
-                    kinds=self._kinds,
+                    classes=self._classes,
                     entered=entered - self.began,
                     ended=self._has_ended,
                     succession=succession,

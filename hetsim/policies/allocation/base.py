@@ -6,7 +6,7 @@ import inspect
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from hetsim import checks
@@ -206,3 +206,45 @@ class Fixed(Allocation):
 
     def shares(self, state: tuple[int, ...]) -> tuple[int, ...]:
         return state
+
+
+@dataclass(frozen=True)
+class StaticState:
+    """The split, and how many samples fit into each worker's memory."""
+
+    shares: tuple[int, ...]
+    max_samples: Sequence[int] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Static(Allocation):
+    """b_i = rint(B · s_i) with the relative speeds s_i, measured once before training; fixed for the run.
+
+    Moreno-Álvarez, Paoletti, Rico-Gallego, Haut 2020 (10.1007/s11227-020-03200-6). A share of zero becomes one sample. If the
+    rounded shares do not add up to B, the fastest worker gains or loses the difference.
+    """
+
+    keeps_gradients = False
+    repetitions: int = 5
+
+    def __post_init__(self) -> None:
+        check_repetitions(self.repetitions, least=1)
+
+    def initial(self, num_workers: int, batch_size: int, max_samples: Sequence[int] | None = None) -> StaticState:
+        return StaticState(proportional([1.0] * num_workers, batch_size, max_samples=max_samples), max_samples)
+
+    def shares(self, state: StaticState) -> tuple[int, ...]:
+        return state.shares
+
+    def observe_profile(self, state: StaticState, timings: Sequence[Contribution]) -> StaticState:
+        """If a share exceeds a worker's memory, the split is proportional to the speeds within `max_samples`."""
+        speeds = relative_speeds(timings, len(state.shares))
+        total, batch_size = sum(speeds), sum(state.shares)
+        shares = [max(1, round(batch_size * speed / total)) for speed in speeds]
+        by_speed = sorted(range(len(shares)), key=lambda rank: (-speeds[rank], rank))
+        shares[by_speed[0]] += max(0, batch_size - sum(shares))
+        while sum(shares) > batch_size:
+            shares[next(rank for rank in by_speed if shares[rank] > 1)] -= 1
+        if state.max_samples is not None and any(share > bound for share, bound in zip(shares, state.max_samples, strict=True)):
+            return replace(state, shares=proportional(speeds, batch_size, max_samples=state.max_samples))
+        return replace(state, shares=tuple(shares))

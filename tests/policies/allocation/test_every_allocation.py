@@ -11,11 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hetsim.effects import Batch
-from hetsim.policies.allocation.base import Allocation, Even, Fixed
+from hetsim.policies.allocation.base import Allocation, Even, Fixed, Static
 from hetsim.policies.allocation.gradual_shift import GradualShift
 from hetsim.policies.allocation.optperf import OptPerf
 from hetsim.policies.allocation.periodic import ProportionalController, SpeedProportional
-from hetsim.policies.allocation.static import Static
 
 pytestmark = pytest.mark.slow
 

@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 from threads import run_in_threads
 from worlds import cluster, experiment, node, rows_of, simulate
 
-from hetsim.policies.allocation.base import Allocation
+from hetsim.policies.allocation.base import Allocation, Static
 from hetsim.policies.allocation.gradual_shift import GradualShift
 from hetsim.policies.allocation.optperf import OptPerf
 from hetsim.policies.allocation.periodic import ProportionalController, SpeedProportional
-from hetsim.policies.allocation.static import Static
 from hetsim.runtime.profiling import NUM_PERIODS
 
 RULES: dict[str, Allocation] = {

@@ -7,7 +7,7 @@ from allocation_timings import timings
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hetsim.policies.allocation.static import Static
+from hetsim.policies.allocation.base import Static
 
 
 @pytest.mark.parametrize(
