@@ -26,7 +26,7 @@ from hetsim.advice.advice import advice, worth_training
 from hetsim.advice.question import asked
 from hetsim.advice.simulations import Simulations
 from hetsim.advice.timing import Timing
-from hetsim.advice.training import FACTORS, Training
+from hetsim.advice.training import FACTORS, CandidateTraining
 from hetsim.results.tables.estimates import paired_ratio
 
 WIRE = "cluster.network={latency_seconds: 1e-3, bytes_per_second: 125e6}"
@@ -61,7 +61,7 @@ def by_training(name: str, words: tuple[str, ...], processes: Simulations) -> st
     found = advice(question, processes, lambda _: None)
     assert found.goal is not None
     timing = Timing(question, processes, processes.sizes([*question.words, "method=ddp", "allocation=even", "backend=sim"]))
-    training = Training(question, processes, lambda _: None, goal=found.goal)
+    training = CandidateTraining(question, processes, lambda _: None, goal=found.goal)
     training.baseline()
     every = [each.at(factor) for each in worth_training(timing.search()) for factor in FACTORS]
     first = sorted(training._for(every, 1.0, (0,)), key=lambda one: one.key(found.goal))

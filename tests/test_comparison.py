@@ -19,7 +19,7 @@ from hetsim.files.summary_and_curve import NUMBERS, read_summary
 from hetsim.results.comparison.answer import answer, in_points
 from hetsim.results.comparison.findings import (
     SCALES,
-    Compared,
+    ComparedNumber,
     Findings,
     PerUpdate,
     compare,
@@ -32,7 +32,7 @@ from hetsim.results.comparison.findings import (
     wasserstein,
 )
 from hetsim.results.comparison.sides import sides
-from hetsim.results.comparison.time_use import COMPONENTS, Rows, TimeUse, Total, read_rows, seconds_by_worker, time_use
+from hetsim.results.comparison.time_use import COMPONENTS, TimeUse, Total, TraceRows, read_rows, seconds_by_worker, time_use
 from hetsim.results.tables.metrics import METRICS
 from hetsim.results.writing.figures import curves, mean_line
 from hetsim.runtime.recording.recorder import ALL_REDUCE, DOWN, GRADIENT, MESSAGE, UPDATE
@@ -56,7 +56,7 @@ def changed(folder: Path, **entries: Any) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), **entries}))
 
 
-def by_hand(folder: Path, rows: list[tuple[float, ...]], **entries: Any) -> Rows:
+def by_hand(folder: Path, rows: list[tuple[float, ...]], **entries: Any) -> TraceRows:
     """The rows of a run of two workers and a server, with this trace."""
     folder.mkdir(exist_ok=True)
     parquet.write_table(as_table([number for row in rows for number in row]), folder / "trace.parquet")
@@ -70,7 +70,7 @@ def printed(findings: Findings) -> str:
     return terminal(answer(findings))
 
 
-def seconds(rows: Rows) -> list[dict[str, float]]:
+def seconds(rows: TraceRows) -> list[dict[str, float]]:
     """Of each worker the seconds in each component that it has any in."""
     return [{name: each for name, each in zip(COMPONENTS, its, strict=True) if each} for its in seconds_by_worker(rows).tolist()]
 
@@ -348,7 +348,7 @@ def comparing(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
 def test_an_error_within_the_spread_of_the_repeats_is_marked() -> None:
     """The spread is the largest less the smallest, in the unit of the error; a single run has none."""
 
-    def both(first: list[float | None], second: list[float | None]) -> Compared:
+    def both(first: list[float | None], second: list[float | None]) -> ComparedNumber:
         return compared("number", first, second, scale="linear", error=relative_error)
 
     found = both([2.0, 4.0], [4.0, 3.0, 5.0])

@@ -21,7 +21,7 @@ from hetsim.errors import RunFailed
 from hetsim.pool.engines import opened_pool
 from hetsim.pool.process import Process
 from hetsim.searches.objective import direction_of, on_the_way
-from hetsim.searches.search import JOURNAL, Question, Search, opened
+from hetsim.searches.search import JOURNAL, Search, SearchQuestion, opened
 from hetsim.searches.trial import ANSWERING, Place, Pruned, Watch, run, run_in
 from hetsim.sweeps.space import chosen_words, parsed
 
@@ -77,7 +77,7 @@ def test_each_objective_has_its_direction() -> None:
     ]
 
 
-def answered(folder: Path, question: Question, curve: Any) -> tuple[Search, list[tuple[str, ...]]]:
+def answered(folder: Path, question: SearchQuestion, curve: Any) -> tuple[Search, list[tuple[str, ...]]]:
     """A search whose runs are a function: of the words, their curve of (seconds, accuracy) and their value."""
     told: list[tuple[str, ...]] = []
 
@@ -99,7 +99,7 @@ def answered(folder: Path, question: Question, curve: Any) -> tuple[Search, list
 
 def test_a_trial_is_the_mean_over_its_seeds(tmp_path: Path) -> None:
     """And a trial of which one seed has no number has none."""
-    question = Question((LR, "seed=1,2,6"), "seconds", trials=3)
+    question = SearchQuestion((LR, "seed=1,2,6"), "seconds", trials=3)
 
     def curve(words: Sequence[str]) -> Any:
         return [], float(words[-1].removeprefix("seed="))
@@ -119,7 +119,7 @@ def test_a_run_whose_clock_has_passed_the_best_time_is_ended(tmp_path: Path) -> 
         time = next(times)
         return [(second / 2, 0.9 if second / 2 >= time else 0.5) for second in range(12)], time
 
-    search, told = answered(tmp_path, Question((LR,), "seconds_to_0.8", trials=3), curve)
+    search, told = answered(tmp_path, SearchQuestion((LR,), "seconds_to_0.8", trials=3), curve)
 
     runs = [len(list(points)) for points in _split(told)]
     assert runs == [12, 5, 12]  # the second run had points at 0, 0.5, 1, 1.5 and 2 seconds, and was ended by the one at 2.5
@@ -147,20 +147,20 @@ def test_the_median_of_the_finished_prunes_the_worse(tmp_path: Path) -> None:
             accuracy = next(accuracies)
             return [(float(second), accuracy) for second in range(3)], accuracy
 
-        search, _ = answered(tmp_path / str(prune), Question((LR,), "final.test_accuracy", trials=7, prune=prune), curve)
+        search, _ = answered(tmp_path / str(prune), SearchQuestion((LR,), "final.test_accuracy", trials=7, prune=prune), curve)
         assert [one.number for one in search.trials if one.state.name == "PRUNED"] == ([5] if prune else [])
         assert search.best.value == 0.95
 
 
 def test_a_search_goes_on_where_it_stopped(tmp_path: Path) -> None:
     """With the trials that it has, and without trying the same again; another question is refused, and so is a broken journal or a link."""
-    question = Question((LR,), "seconds", trials=3)
+    question = SearchQuestion((LR,), "seconds", trials=3)
     answered(tmp_path, question, lambda _: ([], 1.0))
-    search, told = answered(tmp_path, Question((LR,), "seconds", trials=5), lambda _: ([], 1.0))
+    search, told = answered(tmp_path, SearchQuestion((LR,), "seconds", trials=5), lambda _: ([], 1.0))
     assert (len(search.trials), len(told)) == (5, 2)
     assert len({one.params["learning_rate"] for one in search.trials}) == 5
     assert len((tmp_path / "trials.csv").read_text().splitlines()) == 6
-    for other, what in ((Question((LR, "batch_size=64"), "seconds"), "words"), (Question((LR,), "idle_share"), "objective")):
+    for other, what in ((SearchQuestion((LR, "batch_size=64"), "seconds"), "words"), (SearchQuestion((LR,), "idle_share"), "objective")):
         with pytest.raises(ValueError, match=rf"holds another search \({what}: "), opened(other, tmp_path):
             pass
     for folder in ("broken", "linked"):
@@ -291,11 +291,11 @@ def test_a_search_outlives_a_first_trial_that_is_refused(tmp_path: Path) -> None
             raise ValueError("no")
         return [], 1.0
 
-    search, _ = answered(tmp_path / "a", Question((LR,), "seconds", trials=5), curve)
+    search, _ = answered(tmp_path / "a", SearchQuestion((LR,), "seconds", trials=5), curve)
     assert [one.state.name for one in search.trials] == ["FAIL", "FAIL", "COMPLETE", "COMPLETE", "FAIL"]
     refused = iter((True,) * 5)
     with pytest.raises(ValueError, match=r"^no$"):
-        answered(tmp_path / "b", Question((LR,), "seconds", trials=5), curve)
+        answered(tmp_path / "b", SearchQuestion((LR,), "seconds", trials=5), curve)
     assert next(refused)  # the fourth was not tried
     assert not (tmp_path / "b").exists()
 
@@ -309,7 +309,7 @@ def test_no_trial_is_asked_for_after_an_interrupt(tmp_path: Path, monkeypatch: p
         raise KeyboardInterrupt
 
     monkeypatch.setattr("hetsim.searches.trial.run_in", interrupted)
-    with opened(Question((LR,), "seconds", trials=50, processes=2), tmp_path) as search:
+    with opened(SearchQuestion((LR,), "seconds", trials=50, processes=2), tmp_path) as search:
         with pytest.raises(KeyboardInterrupt):
             search.run()
         assert len(search.study.get_trials()) <= 2
@@ -317,7 +317,7 @@ def test_no_trial_is_asked_for_after_an_interrupt(tmp_path: Path, monkeypatch: p
 
 def test_a_trial_that_is_not_finite_is_pruned(tmp_path: Path) -> None:
     """Neither a loss on the way nor a number at the end may be."""
-    search, _ = answered(tmp_path / "a", Question((LR,), "final.test_accuracy", trials=2), lambda _: ([(0.0, math.nan)], 1.0))
+    search, _ = answered(tmp_path / "a", SearchQuestion((LR,), "final.test_accuracy", trials=2), lambda _: ([(0.0, math.nan)], 1.0))
     assert {one.state.name for one in search.trials} == {"PRUNED"}
-    search, _ = answered(tmp_path / "b", Question((LR,), "seconds", trials=2), lambda _: ([], math.inf))
+    search, _ = answered(tmp_path / "b", SearchQuestion((LR,), "seconds", trials=2), lambda _: ([], math.inf))
     assert {one.state.name for one in search.trials} == {"PRUNED"}

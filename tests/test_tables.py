@@ -23,8 +23,8 @@ from hetsim.results.reading.finished_runs import finished_runs
 from hetsim.results.tables.answer import answer
 from hetsim.results.tables.estimates import estimate, paired_ratio
 from hetsim.results.tables.metrics import Target
-from hetsim.results.tables.question import Question
-from hetsim.results.tables.table import Table, table
+from hetsim.results.tables.question import TableQuestion
+from hetsim.results.tables.table import Ranking, table
 
 T2 = 0.95 / math.sqrt(2 * 0.975 * 0.025)
 """Student's t of 97.5 % at two degrees of freedom, in closed form."""
@@ -58,12 +58,14 @@ def tabulate(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
     return exit_status(monkeypatch, "hetsim-table", table_main, *arguments)
 
 
-def asked(folder: Path, metric: str | None = None, *, baseline: str | None = None, best_of: tuple[str, ...] = (), **target: float) -> Table:
+def asked(
+    folder: Path, metric: str | None = None, *, baseline: str | None = None, best_of: tuple[str, ...] = (), **target: float
+) -> Ranking:
     """The table of the runs below a folder."""
-    return table(finished_runs(folder), Question(metric, Target(**target), baseline, best_of))
+    return table(finished_runs(folder), TableQuestion(metric, Target(**target), baseline, best_of))
 
 
-def markdown(table: Table) -> str:
+def markdown(table: Ranking) -> str:
     """What `hetsim-table` prints."""
     return as_markdown(answer(table))
 
@@ -436,15 +438,15 @@ def test_more_of_a_number_of_the_users_own_may_be_better(tmp_path: Path) -> None
         )  # fmt: skip
 
     def ranked(direction: str | None) -> list[tuple[str, float | None]]:
-        found = table(finished_runs(tmp_path), Question("final.r_squared", baseline="method=ssgd", direction=direction))
+        found = table(finished_runs(tmp_path), TableQuestion("final.r_squared", baseline="method=ssgd", direction=direction))
         return [(row.keys["method"], row.gain.mean if row.gain else None) for row in found.rows]
 
     assert ranked(None) == ranked("minimize") == [("ssgd", 1.0), ("asgd", pytest.approx(2 / 3))]
     assert ranked("maximize") == [("asgd", pytest.approx(1.5)), ("ssgd", 1.0)]
     with pytest.raises(ValueError, match="--direction must be minimize or maximize, not up"):
-        Question("final.r_squared", direction="up")
+        TableQuestion("final.r_squared", direction="up")
     with pytest.raises(ValueError, match=r"--direction is for a number of your own: add --metric final\.NAME"):
-        Question("final_loss", direction="maximize")
+        TableQuestion("final_loss", direction="maximize")
 
 
 def test_the_same_table_is_in_every_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,13 +9,13 @@ from pathlib import Path
 
 from hetsim import checks
 from hetsim.advice.candidates import Candidate
-from hetsim.advice.decision import Split, all_nodes, assumed, more_than_time, parts, split_of, unmeasured, what_to_do, why
+from hetsim.advice.decision import AdvisedSplit, all_nodes, assumed, more_than_time, parts, split_of, unmeasured, what_to_do, why
 from hetsim.advice.progress import Progress, StoppedEarly
-from hetsim.advice.question import BASELINE, Question
-from hetsim.advice.simulated import Goal, Outcome
+from hetsim.advice.question import BASELINE, AdviceQuestion
+from hetsim.advice.simulated import Goal, SimulatedRun
 from hetsim.advice.simulations import Simulations, StoredAnswers
 from hetsim.advice.timing import Timed, Timing, intervals, ranked
-from hetsim.advice.training import Training
+from hetsim.advice.training import CandidateTraining
 from hetsim.cluster.fewer import without
 from hetsim.results.tables.estimates import Estimate, estimate, paired_ratio
 from hetsim.results.writing.describe import formatted
@@ -31,7 +31,7 @@ WORTH = 0.97
 
 
 @dataclass(frozen=True)
-class Row:
+class AdviceRow:
     """A candidate with its expected seconds, the gain over plain DDP, and its cost."""
 
     candidate: Candidate
@@ -59,11 +59,11 @@ class Advice:
     goal: Goal | None
     sentence: str
     """The recommendation, its gain, and the reason."""
-    rows: tuple[Row, ...]
-    baseline: Row
-    alike: Row | None
+    rows: tuple[AdviceRow, ...]
+    baseline: AdviceRow
+    alike: AdviceRow | None
     """The best candidate that trains as DDP does; None without such a candidate."""
-    alike_on_all: Row | None
+    alike_on_all: AdviceRow | None
     """The best candidate that trains as DDP does and uses all nodes."""
     error: float | None
     """The calibration's error, which widens intervals of seconds; None for a cluster that was not calibrated."""
@@ -79,16 +79,16 @@ class Advice:
     """Further remarks, for example on candidates that were not tried."""
     stopped: str | None = None
     """The reason why the search ended early, with the best result so far."""
-    split: Split | None = None
+    split: AdvisedSplit | None = None
     """The recommended candidate's split of each batch; None if it is equal."""
 
     @property
-    def best(self) -> Row:
+    def best(self) -> AdviceRow:
         """The first row, or plain DDP without one."""
         return self.rows[0] if self.rows else self.baseline
 
     @property
-    def recommended(self) -> Row:
+    def recommended(self) -> AdviceRow:
         """The recommended row: the best, or plain DDP without a gain.
 
         By time alone, it is the best row that trains as DDP does, because time does not show how much a sample contributes.
@@ -96,7 +96,7 @@ class Advice:
         return _recommended(self.best, self.alike, self.baseline, self.goal)
 
     @property
-    def faster_still(self) -> Row | None:
+    def faster_still(self) -> AdviceRow | None:
         """The best row, if it is clearly faster than the recommended one and trains differently."""
         return _faster_still(self.best, self.recommended)
 
@@ -106,7 +106,7 @@ class Advice:
         return f"{formatted(self.epochs)} epochs of {self.num_samples} samples" if self.goal is None else str(self.goal)
 
 
-def advice(question: Question, processes: Simulations, tell: Callable[[str], object]) -> Advice:
+def advice(question: AdviceQuestion, processes: Simulations, tell: Callable[[str], object]) -> Advice:
     """Simulate candidates and rank them. Raises ValueError if plain DDP cannot be simulated.
 
     If `progress` is asked to stop, the advice contains the results so far.
@@ -119,7 +119,7 @@ def advice(question: Question, processes: Simulations, tell: Callable[[str], obj
     timed = timing.search()
     if question.timing or not real or processes.progress.reason is not None:
         return _by_time(question, timing, even, timed, tell)
-    training = Training(question, processes, tell, goal=question.goal)
+    training = CandidateTraining(question, processes, tell, goal=question.goal)
     tell("training plain DDP at several rates")
     try:
         best_even = training.baseline()
@@ -133,9 +133,14 @@ def advice(question: Question, processes: Simulations, tell: Callable[[str], obj
 
 
 def advised(
-    question: Question, processes: int | None, folder: Path | None, minutes: float | None, tell: Callable[[str], object],
-    *, engine: str = "local",
-) -> Advice:  # fmt: skip
+    question: AdviceQuestion,
+    processes: int | None,
+    folder: Path | None,
+    minutes: float | None,
+    tell: Callable[[str], object],
+    *,
+    engine: str = "local",
+) -> Advice:
     """Return the advice. It resumes from the answers in `folder`, and ends early after `minutes` or at SIGTERM."""
     if minutes is not None:
         checks.number("minutes", minutes)
@@ -172,7 +177,7 @@ def _alike_ones(ranked_ones: Sequence[Candidate]) -> list[Candidate]:
     return [*alike[:1], *[each for each in alike if not each.leave_out][:1]]
 
 
-def _by_time(question: Question, timing: Timing, even: Timed, timed: Sequence[Timed], tell: Callable[[str], object]) -> Advice:
+def _by_time(question: AdviceQuestion, timing: Timing, even: Timed, timed: Sequence[Timed], tell: Callable[[str], object]) -> Advice:
     groups = _same_time(timed)
     alike = [each.candidate for each in timed if each.candidate.synchronous]
     on_all = [candidate for candidate in alike if not candidate.leave_out]
@@ -186,7 +191,7 @@ def _by_time(question: Question, timing: Timing, even: Timed, timed: Sequence[Ti
         again = ranked([each for each in timed if each.candidate in finalists])
     others = {same[0]: tuple(each.label for each in same[1:]) for same in groups}
 
-    def row(each: Timed) -> Row:
+    def row(each: Timed) -> AdviceRow:
         by_seed = [dict(enumerate([seconds] for seconds in one.seconds[: len(each.seconds)])) for one in (even, each)]
         found = _row(question, each.candidate, each.seconds, paired_ratio(*by_seed), each.outcome, even.outcome, rates=False)
         return replace(found, alike=others.get(each.candidate, ()))
@@ -214,9 +219,14 @@ def _same_time(timed: Sequence[Timed]) -> list[list[Candidate]]:
 
 
 def _by_goal(
-    question: Question, training: Training, even: Candidate, chosen: Sequence[Candidate], timed_even: Timed, timed: Sequence[Timed],
+    question: AdviceQuestion,
+    training: CandidateTraining,
+    even: Candidate,
+    chosen: Sequence[Candidate],
+    timed_even: Timed,
+    timed: Sequence[Timed],
     timing: Timing,
-) -> Advice:  # fmt: skip
+) -> Advice:
     goal = training.goal
     assert goal is not None
     alike = [each.at(even.factor) for each in _alike_ones([each.candidate for each in timed])]
@@ -229,7 +239,7 @@ def _by_goal(
     even = min((each for each in trained.values() if each.candidate.label == even.label), key=lambda each: each.key(goal)).candidate
     times = {candidate: dict(zip(each.seeds, ([time] for time in each.times(goal)), strict=True)) for candidate, each in trained.items()}
 
-    def row(candidate: Candidate) -> Row:
+    def row(candidate: Candidate) -> AdviceRow:
         seconds = [time for (time,) in times[candidate].values()]
         gain = paired_ratio(times[even], times[candidate])
         rates = not (question.typed("learning_rate") or question.typed("local_learning_rate"))
@@ -244,14 +254,22 @@ def _by_goal(
     return _advice(question, timing, goal, rows, row(even), chosen_rows, training.processes.num_runs, refused, timed_even, timed)
 
 
-def _missed_and_seconds(row: Row) -> tuple[int, float]:
+def _missed_and_seconds(row: AdviceRow) -> tuple[int, float]:
     return row.seconds.num_runs - row.seconds.num_known, row.seconds.mean or 0.0
 
 
 def _advice(
-    question: Question, timing: Timing, goal: Goal | None, rows: Sequence[Row], even: Row, alike: Sequence[Row | None], num_runs: int,
-    refused: dict[str, str], timed_even: Timed, timed: Sequence[Timed],
-) -> Advice:  # fmt: skip
+    question: AdviceQuestion,
+    timing: Timing,
+    goal: Goal | None,
+    rows: Sequence[AdviceRow],
+    even: AdviceRow,
+    alike: Sequence[AdviceRow | None],
+    num_runs: int,
+    refused: dict[str, str],
+    timed_even: Timed,
+    timed: Sequence[Timed],
+) -> Advice:
     made = question.experiment
     error = made.cluster.calibrated.spread - 1 if made.cluster.calibrated else None
     best, stopped = (rows[0] if rows else even), timing.processes.progress.reason
@@ -277,17 +295,17 @@ def _advice(
     )  # fmt: skip
 
 
-def _recommended(best: Row, alike: Row | None, baseline: Row, goal: Goal | None) -> Row:
+def _recommended(best: AdviceRow, alike: AdviceRow | None, baseline: AdviceRow, goal: Goal | None) -> AdviceRow:
     found = best if goal is not None or alike is None else alike
     return baseline if found.gain.mean is not None and found.gain.mean < CLEARLY else found
 
 
-def _faster_still(best: Row, recommended: Row) -> Row | None:
+def _faster_still(best: AdviceRow, recommended: AdviceRow) -> AdviceRow | None:
     gains = recommended.gain.mean, best.gain.mean
     return best if gains[0] is not None and gains[1] is not None and gains[1] > CLEARLY * gains[0] else None
 
 
-def _sentence(question: Question, best: Row, even: Timed, timed: Sequence[Timed], goal: Goal | None) -> str:
+def _sentence(question: AdviceQuestion, best: AdviceRow, even: Timed, timed: Sequence[Timed], goal: Goal | None) -> str:
     """The recommendation, its gain over plain DDP, and the reason."""
     made, candidate = question.experiment, best.candidate
     order = what_to_do(candidate, made.cluster)
@@ -302,14 +320,21 @@ def _sentence(question: Question, best: Row, even: Timed, timed: Sequence[Timed]
     return f"{order[0].upper()}{order[1:]}: {times} as fast{to_goal} as plain DDP{on_all}, {why(candidate, made.cluster, before, after)}."
 
 
-def _step(question: Question, timed: Timed) -> float:
+def _step(question: AdviceQuestion, timed: Timed) -> float:
     """The seconds for one global batch of samples."""
     return question.experiment.batch_size / float(timed.outcome.numbers["samples_per_second"])
 
 
 def _row(
-    question: Question, candidate: Candidate, seconds: Sequence[float | None], gain: Estimate, its: Outcome, even: Outcome, *, rates: bool
-) -> Row:
+    question: AdviceQuestion,
+    candidate: Candidate,
+    seconds: Sequence[float | None],
+    gain: Estimate,
+    its: SimulatedRun,
+    even: SimulatedRun,
+    *,
+    rates: bool,
+) -> AdviceRow:
     expected = estimate(seconds, scale="logarithmic")
     cluster = question.experiment.cluster
     hourly = without(cluster, candidate.leave_out).cost_per_hour
@@ -320,10 +345,10 @@ def _row(
     words = (*question.words, *candidate.words(rates=rates), "backend=dist")
     folder = () if question.config_dir is None else ("--config-dir", question.config_dir)
     batch_sizes = tuple(its.numbers.get("batch_sizes", ()))
-    return Row(candidate, expected, gain, cost, reason(its, even), words, shlex.join(("hetsim", *folder, *words)), batch_sizes)
+    return AdviceRow(candidate, expected, gain, cost, reason(its, even), words, shlex.join(("hetsim", *folder, *words)), batch_sizes)
 
 
-def reason(its: Outcome, even: Outcome) -> str:
+def reason(its: SimulatedRun, even: SimulatedRun) -> str:
     """A short reason: the part of a step that takes the time."""
     idle, staleness = its.numbers["idle_share"], its.numbers["staleness_mean"]
     rate = its.numbers["updates_per_second"] / even.numbers["updates_per_second"] if even.numbers["updates_per_second"] else 0.0

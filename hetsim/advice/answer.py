@@ -7,7 +7,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-from hetsim.advice.advice import Advice, Row
+from hetsim.advice.advice import Advice, AdviceRow
 from hetsim.advice.decision import in_own_script
 from hetsim.answers.answer import Answer, Picture, Sheet
 from hetsim.results.tables.estimates import Estimate
@@ -70,7 +70,7 @@ def _ranking(advice: Advice) -> Sheet:
     return Sheet("All methods, the best first", heads, rows, above=[above])
 
 
-def _cells(row: Row, costs: bool) -> list[str]:
+def _cells(row: AdviceRow, costs: bool) -> list[str]:
     rate = f", rates × {row.candidate.factor:.2g}" if row.candidate.factor != 1 else ""
     reached = row.seconds.num_known
     seconds = str(row.seconds) if row.seconds.mean is not None else f"reached by {reached} of {row.seconds.num_runs}"
@@ -159,7 +159,7 @@ def _data(advice: Advice) -> dict[str, Any]:
     }
 
 
-def _row(row: Row) -> dict[str, Any]:
+def _row(row: AdviceRow) -> dict[str, Any]:
     candidate = row.candidate
     return {
         "method": candidate.method.name,

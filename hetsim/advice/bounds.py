@@ -49,7 +49,7 @@ DRAWN = 4096
 
 
 @dataclass(frozen=True)
-class Line:
+class TimeBound:
     """A lower bound of a node's gradient times: overhead + b · per_sample seconds for b samples."""
 
     overhead: float
@@ -60,14 +60,14 @@ class Line:
         return self.overhead + samples * self.per_sample
 
 
-def line_of(node: NodeSpec, batch_size: int) -> Line:
+def line_of(node: NodeSpec, batch_size: int) -> TimeBound:
     """Return a node's lower bound for batches up to `batch_size`. A measured table counts with its best rate."""
     factor = _least_factor(node)
     node = node.on_its_share
     if not node.table:
-        return Line(node.overhead_seconds * factor, node.seconds_per_sample * factor)
+        return TimeBound(node.overhead_seconds * factor, node.seconds_per_sample * factor)
     sizes = {1, batch_size, *(samples for samples, _ in node.table if 1 <= samples <= batch_size)}
-    return Line(0.0, factor * min(interpolate(node.table, samples) / samples for samples in sizes))
+    return TimeBound(0.0, factor * min(interpolate(node.table, samples) / samples for samples in sizes))
 
 
 def _least_factor(node: NodeSpec) -> float:
@@ -82,7 +82,7 @@ def _least_factor(node: NodeSpec) -> float:
     return factor * min((each for _, each in node.slowdown), default=1.0)
 
 
-def least_step(lines: Sequence[Line], batch_size: int, least_share: int = 1) -> float:
+def least_step(lines: Sequence[TimeBound], batch_size: int, least_share: int = 1) -> float:
     """Return the least max_i t_i(b_i) over real b_i with Σ b_i = B. It is at least max_i t_i(1) if every node gets a sample."""
     least = max(line.seconds(1) for line in lines) if least_share else 0.0
     if any(line.per_sample == 0 for line in lines):
@@ -99,7 +99,7 @@ def least_step(lines: Sequence[Line], batch_size: int, least_share: int = 1) -> 
     return max(least, step)
 
 
-def most_rate(lines: Sequence[Line], batch_size: int) -> float:
+def most_rate(lines: Sequence[TimeBound], batch_size: int) -> float:
     """The maximum samples per second, Σ b_i / t_i(b_i), over real splits with Σ b_i = B. There, all derivatives are equal."""
     if any(line.per_sample == 0 for line in lines):
         return math.inf
@@ -141,7 +141,7 @@ class Bounds:
         kind, batch_size = type(its.coordination), self.batch_size
         if kind in (SynchronousAllReduce, OverlappedAllReduce):
             updates = [self.cluster.nodes[rank].seconds_per_update * _slowdown(self.cluster.nodes[rank]) for rank in kept]
-            step = self._step(its, [Line(line.overhead + more, line.per_sample) for line, more in zip(lines, updates, strict=True)])
+            step = self._step(its, [TimeBound(line.overhead + more, line.per_sample) for line, more in zip(lines, updates, strict=True)])
             if kind is SynchronousAllReduce:
                 return (step + self._reduction(leave_out, self.nbytes)) / batch_size
             overlapped = its.coordination.overlapped_bytes
@@ -159,7 +159,7 @@ class Bounds:
             return self._step(its, lines) / batch_size
         return 1 / self._rate(its, kept, answered=kind in ON_A_SERVER)
 
-    def _step(self, its: Experiment, lines: Sequence[Line]) -> float:
+    def _step(self, its: Experiment, lines: Sequence[TimeBound]) -> float:
         """The least time until all nodes have computed a batch, with equal batches or with the best split."""
         if type(its.coordination.allocation) is Even and self.cluster.max_samples is None:
             smaller, larger = divmod(self.batch_size, len(lines))
@@ -174,7 +174,7 @@ class Bounds:
             line, waits = self.lines[rank], 0.0
             if answered:
                 waits = self._pulls[rank] + (self._pushes[rank] if pushed else 0.0)
-            lines.append(Line(line.overhead + waits, line.per_sample))
+            lines.append(TimeBound(line.overhead + waits, line.per_sample))
         if type(its.coordination.allocation) is not Even or self.cluster.max_samples is not None:
             return most_rate(lines, self.batch_size)
         size = -(-self.batch_size // len(kept))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
-from hetsim.advice.question import BASELINE, RATES, Question
+from hetsim.advice.question import BASELINE, RATES, AdviceQuestion
 from hetsim.cluster.compute_times import interpolate
 from hetsim.cluster.model import Cluster
 from hetsim.config.methods import Method
@@ -92,14 +92,14 @@ class Candidate:
 
 
 def baseline(split: str | None = None) -> Candidate:
-    """Plain DDP: equal batches on all nodes. `split` is `Question.even`."""
+    """Plain DDP: equal batches on all nodes. `split` is `AdviceQuestion.even`."""
     from hetsim.config.methods import read
     from hetsim.trust.shipped import configs
 
     return Candidate(read(configs() / "method" / f"{BASELINE}.yaml"), split)
 
 
-def with_allocations(question: Question, of: Sequence[Candidate]) -> Iterator[Candidate]:
+def with_allocations(question: AdviceQuestion, of: Sequence[Candidate]) -> Iterator[Candidate]:
     """Methods with equal batches, each with the other allocations."""
     if not question.typed("allocation"):
         for candidate in of:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from hetsim.advice.candidates import Candidate
-from hetsim.advice.question import Question
+from hetsim.advice.question import AdviceQuestion
 from hetsim.cluster.fewer import without
 from hetsim.cluster.model import MACHINE, Cluster
 from hetsim.cluster.parse.values import LINKS
@@ -22,17 +22,17 @@ MOST_KINDS = 8
 """The maximum number of kinds of nodes to list. For more kinds, only the smallest and the largest share are given."""
 
 
-class Parts(NamedTuple):
+class StepParts(NamedTuple):
     """The parts of a step in seconds: until the slowest node has computed, and the rest, for the network or an update."""
 
     compute: float
     network: float
 
 
-def parts(step_seconds: float, per_worker: Sequence[dict[str, float]]) -> Parts:
+def parts(step_seconds: float, per_worker: Sequence[dict[str, float]]) -> StepParts:
     """The parts of a synchronous run's mean step, from the mean gradient of the slowest node."""
     slowest = max((worker["compute_seconds"] / worker["iterations"] for worker in per_worker if worker["iterations"]), default=0.0)
-    return Parts(min(slowest, step_seconds), max(0.0, step_seconds - slowest))
+    return StepParts(min(slowest, step_seconds), max(0.0, step_seconds - slowest))
 
 
 def what_to_do(candidate: Candidate, cluster: Cluster) -> str:
@@ -84,7 +84,7 @@ def numbered(noun: str, numbers: Sequence[int]) -> str:
     return f"{noun} {listed}" if len(numbers) == 1 else f"{noun}s {listed}"
 
 
-def why(candidate: Candidate, cluster: Cluster, before: Parts, after: Parts | None) -> str:
+def why(candidate: Candidate, cluster: Cluster, before: StepParts, after: StepParts | None) -> str:
     """The reason: the part of plain DDP's step that the candidate reduces most. `after` is None if the candidate does not wait for all."""
     whole = before.compute + before.network
     if after is None:
@@ -129,7 +129,7 @@ def _link_of(owner: int | str) -> str:
     return f"uplink of {owner}" if number is None else f"network card of machine {number}"
 
 
-def assumed(question: Question) -> Iterator[str]:
+def assumed(question: AdviceQuestion) -> Iterator[str]:
     """Sentences on values that the question does not give and hetsim assumes."""
     made = question.experiment
     if not question.typed("cluster"):
@@ -165,7 +165,7 @@ def unmeasured(cluster: Cluster, *candidates: tuple[Candidate, Sequence[int]]) -
     )
 
 
-def more_than_time(question: Question) -> str:
+def more_than_time(question: AdviceQuestion) -> str:
     """How to compare how fast the loss falls, for a ranking by time alone."""
     if not question.experiment.workload.has_model:
         return PHANTOM
@@ -197,7 +197,7 @@ def seconds(value: float) -> str:
 
 
 @dataclass(frozen=True)
-class Split:
+class AdvisedSplit:
     """An unequal split of each batch."""
 
     batch_sizes: tuple[int, ...]
@@ -208,7 +208,7 @@ class Split:
     """Python code that fixes the split in a DistributedDataParallel script; None if the method does not train as DDP does."""
 
 
-def split_of(candidate: Candidate, batch_sizes: Sequence[int], cluster: Cluster, names: Mapping[str, Sequence[int]]) -> Split | None:
+def split_of(candidate: Candidate, batch_sizes: Sequence[int], cluster: Cluster, names: Mapping[str, Sequence[int]]) -> AdvisedSplit | None:
     """The split of a candidate; None if all nodes take equally many samples, give or take one.
 
     Args:
@@ -232,7 +232,7 @@ def split_of(candidate: Candidate, batch_sizes: Sequence[int], cluster: Cluster,
             "from hetsim.ddp import Team; from hetsim.policies.allocation import Fixed; "
             f"team = Team(batch_size={batch}, allocation=Fixed(parts={_listed(batch_sizes)}))"
         )
-    return Split(tuple(batch_sizes), f"Of each batch of {batch} samples: {', '.join(listed)}.", script)
+    return AdvisedSplit(tuple(batch_sizes), f"Of each batch of {batch} samples: {', '.join(listed)}.", script)
 
 
 def _kinds(cluster: Cluster, shares: Mapping[int, int], names: Mapping[str, Sequence[int]]) -> Iterator[str]:

@@ -35,7 +35,7 @@ EXAMPLE = "'2*a100-40gb + 4*t4' model=resnet50 network='1 Gbit/s'"
 
 
 @dataclass(frozen=True)
-class Question:
+class AdviceQuestion:
     """The arguments for all candidates, the methods to try, and the ranking: by time alone, or by time to a goal."""
 
     words: tuple[str, ...]
@@ -97,7 +97,7 @@ def key_of(word: str) -> str:
     return word.lstrip("+~").partition("=")[0]
 
 
-def asked(words: Sequence[str], config_dir: str | None) -> Question:
+def asked(words: Sequence[str], config_dir: str | None) -> AdviceQuestion:
     """The question in these arguments. Raises ValueError if they are invalid."""
     words = spelled_out(words)
     timing = TIMING in words
@@ -110,7 +110,7 @@ def asked(words: Sequence[str], config_dir: str | None) -> Question:
     names = [word.partition("=")[2] for word in kept if key_of(word) == "method"]
     if len(names) > 1:
         raise ValueError("method is given twice: list the candidates in one word, such as method=ssgd,dbs_sgd")
-    return Question(
+    return AdviceQuestion(
         tuple(word for word in kept if key_of(word) != "method"),
         _methods(names[0]) if names else tuple(shipped()),
         timing,

@@ -39,7 +39,7 @@ class Goal:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SimulatedRun:
     """The numbers of a simulated run, its learning curve (seconds, training loss, test accuracy), and the applied samples at each point."""
 
     numbers: dict[str, Any]
@@ -76,12 +76,12 @@ class Outcome:
         return loss if loss is not None and loss < float("inf") else float("inf")
 
 
-def simulated(words: Sequence[str], config_dir: str | None) -> Outcome:
+def simulated(words: Sequence[str], config_dir: str | None) -> SimulatedRun:
     """Simulate the run of these arguments. Raises ValueError if they are invalid, and RunFailed if the run began and failed."""
     return run(experiment(words, config_dir))
 
 
-def run(made: Experiment) -> Outcome:
+def run(made: Experiment) -> SimulatedRun:
     """Simulate an experiment, as `simulated` does."""
     points: list[Point] = []
     try:
@@ -92,7 +92,7 @@ def run(made: Experiment) -> Outcome:
         raise RunFailed(f"{type(error).__name__}: {sentence(error)}") from None
     curve = tuple((point.seconds, point.evaluation.train_loss, point.evaluation.test_accuracy) for point in points)
     workers = [{key: worker[key] for key in ("iterations", "samples", "compute_seconds")} for worker in summary["per_worker"]]
-    return Outcome({**{key: summary[key] for key in KEPT}, "per_worker": workers}, curve, tuple(point.samples for point in points))
+    return SimulatedRun({**{key: summary[key] for key in KEPT}, "per_worker": workers}, curve, tuple(point.samples for point in points))
 
 
 def experiment(words: Sequence[str], config_dir: str | None) -> Experiment:

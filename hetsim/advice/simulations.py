@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from hetsim.advice.candidates import LeaveOut
 from hetsim.advice.progress import Progress, StoppedEarly
-from hetsim.advice.simulated import Outcome, simulated, sizes
+from hetsim.advice.simulated import SimulatedRun, simulated, sizes
 from hetsim.advice.variants import Variant, least_seconds, timed
 from hetsim.config.errors import sentence
 from hetsim.config.guard.folders import check_folder
@@ -113,11 +113,11 @@ class Simulations:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._stack.close()
 
-    def run_all(self, runs: Iterable[Sequence[str]], units: float = 1.0) -> list[Outcome | Refused]:
+    def run_all(self, runs: Iterable[Sequence[str]], units: float = 1.0) -> list[SimulatedRun | Refused]:
         """Simulate these runs, each given by its arguments. Returns the outcomes in order."""
         return [_outcome(answer) for answer in self._map([{"run": list(words)} for words in runs], units)]
 
-    def time_all(self, words: Sequence[str], runs: Sequence[tuple[str, Variant]]) -> list[tuple[Outcome, str] | Refused]:
+    def time_all(self, words: Sequence[str], runs: Sequence[tuple[str, Variant]]) -> list[tuple[SimulatedRun, str] | Refused]:
         """Time these pairs (method, variant). Returns each outcome, and the text on which the time depends (`variants.timing_of`)."""
         questions, numbers = [], []
         for method, of_method in _by_method(runs):
@@ -125,7 +125,7 @@ class Simulations:
                 together = of_method[first : first + TOGETHER]
                 numbers += together
                 questions.append({"words": list(words), "method": method, "timed": [asdict(runs[number][1]) for number in together]})
-        outcomes: dict[int, tuple[Outcome, str] | Refused] = {}
+        outcomes: dict[int, tuple[SimulatedRun, str] | Refused] = {}
         answers = (one for answer in self._map(questions) for one in answer["timed"])
         for number, answer in zip(numbers, answers, strict=True):
             outcome = _outcome(answer)
@@ -185,11 +185,11 @@ def _by_method(runs: Sequence[tuple[str, Variant]]) -> Iterable[tuple[str, list[
     return numbers.items()
 
 
-def _outcome(answer: dict[str, Any]) -> Outcome | Refused:
+def _outcome(answer: dict[str, Any]) -> SimulatedRun | Refused:
     if "refused" in answer:
         return Refused(answer["refused"])
     curve = tuple((seconds, loss, accuracy) for seconds, loss, accuracy in answer["curve"])
-    return Outcome(answer["numbers"], curve, tuple(answer["applied"]))
+    return SimulatedRun(answer["numbers"], curve, tuple(answer["applied"]))
 
 
 def answering(config_dir: str | None) -> Answer:

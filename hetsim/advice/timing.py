@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 
 from hetsim.advice.candidates import Candidate, Subsets, baseline, classes, neighbours, subsets, with_allocations
 from hetsim.advice.progress import StoppedEarly
-from hetsim.advice.question import BASELINE, Question
-from hetsim.advice.simulated import Outcome
+from hetsim.advice.question import BASELINE, AdviceQuestion
+from hetsim.advice.simulated import SimulatedRun
 from hetsim.advice.simulations import Simulations
 from hetsim.advice.variants import Variant
 from hetsim.catalogue.times import Times
@@ -61,7 +61,7 @@ class Timed:
 
     candidate: Candidate
     seconds: tuple[float, ...]
-    outcome: Outcome
+    outcome: SimulatedRun
     timing: str = ""
     """The properties on which the seconds depend, besides the nodes. Candidates with equal `timing` take the same time."""
 
@@ -75,7 +75,7 @@ class Timed:
 class Timing:
     """The times of candidates on one cluster, and the reasons for missing times."""
 
-    question: Question
+    question: AdviceQuestion
     processes: Simulations
     sizes: tuple[int, int]
     """The length of the weights, and the number of training samples."""
@@ -235,7 +235,7 @@ class Timing:
                 self.refused[candidate.label] = said
         return timed
 
-    def _seconds(self, outcome: Outcome) -> float:
+    def _seconds(self, outcome: SimulatedRun) -> float:
         """The seconds of the whole training, from the rate in a shorter run.
 
         The rate is that after the warm-up, and before the end, when fast nodes wait for slow nodes' unfinished work.

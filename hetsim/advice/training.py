@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from hetsim.advice.candidates import Candidate, baseline
-from hetsim.advice.question import Question
-from hetsim.advice.simulated import Goal, Outcome
+from hetsim.advice.question import AdviceQuestion
+from hetsim.advice.simulated import Goal, SimulatedRun
 from hetsim.advice.simulations import Simulations
 
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
@@ -32,7 +32,7 @@ SLACK = 1.25
 
 
 @dataclass(frozen=True)
-class Round:
+class TrainingRound:
     """A round: its share of plain DDP's time, its number of seeds, and how many candidates remain after it. Each rate counts separately."""
 
     share: float
@@ -40,7 +40,7 @@ class Round:
     left: int
 
 
-ROUNDS = (Round(1 / 8, 1, 24), Round(1 / 4, 2, 6))
+ROUNDS = (TrainingRound(1 / 8, 1, 24), TrainingRound(1 / 4, 2, 6))
 REPORTED = 4
 
 
@@ -50,7 +50,7 @@ class Trained:
 
     candidate: Candidate
     seeds: tuple[int, ...]
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[SimulatedRun, ...]
     profile_seconds: float = 0.0
 
     def times(self, goal: Goal) -> list[float | None]:
@@ -70,10 +70,10 @@ class Trained:
 
 
 @dataclass
-class Training:
+class CandidateTraining:
     """Trains candidates in virtual time, on one cluster."""
 
-    question: Question
+    question: AdviceQuestion
     processes: Simulations
     tell: Callable[[str], object]
     goal: Goal | None = None

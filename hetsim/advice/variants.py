@@ -9,7 +9,7 @@ from functools import lru_cache
 from hetsim.advice.bounds import Bounds
 from hetsim.advice.candidates import LeaveOut
 from hetsim.advice.question import BASELINE
-from hetsim.advice.simulated import Outcome, experiment, run
+from hetsim.advice.simulated import SimulatedRun, experiment, run
 from hetsim.cluster.fewer import without
 from hetsim.cluster.model import Cluster, NodeSpec
 from hetsim.runtime.experiment import Experiment
@@ -63,7 +63,7 @@ def _composed(words: tuple[str, ...], config_dir: str | None) -> Experiment:
     return experiment(words, config_dir)
 
 
-def timed(words: Sequence[str], method: str, its: Variant, config_dir: str | None) -> tuple[Outcome, str]:
+def timed(words: Sequence[str], method: str, its: Variant, config_dir: str | None) -> tuple[SimulatedRun, str]:
     """Simulate a variant. Returns the outcome, and a text that is equal for variants with equal times."""
     made = varied(words, method, its, config_dir)
     return run(made), timing_of(made)

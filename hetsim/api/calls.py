@@ -31,8 +31,8 @@ from hetsim.results.comparison.findings import compare as compared
 from hetsim.results.reading.finished_runs import finished_run, read_runs
 from hetsim.results.tables.answer import answer as answer_of_table
 from hetsim.results.tables.metrics import Target
-from hetsim.results.tables.question import Question
-from hetsim.results.tables.table import Table as Ranking
+from hetsim.results.tables.question import TableQuestion
+from hetsim.results.tables.table import Ranking
 from hetsim.results.tables.table import table as ranking
 from hetsim.results.writing.describe import DESCRIBED
 from hetsim.trust.libraries import keep_processes_out
@@ -236,7 +236,7 @@ def table(
     Raises:
         ValueError: hetsim cannot make this table from these runs.
     """
-    question = Question(metric, Target(target_accuracy, target_loss, at_seconds), baseline, tuple(best_of), direction)
+    question = TableQuestion(metric, Target(target_accuracy, target_loss, at_seconds), baseline, tuple(best_of), direction)
     if isinstance(runs, str | Path):
         below = read_runs(Path(runs))
         return _table(ranking(below.runs, question, known=below.remarks))
@@ -288,12 +288,11 @@ def search(
     """
     from hetsim.answers.text import terminal
     from hetsim.searches.answer import answer
-    from hetsim.searches.search import Question as Asked
-    from hetsim.searches.search import opened
+    from hetsim.searches.search import SearchQuestion, opened
 
     keep_processes_out()
     own = None if config_dir is None else str(config_dir)
-    asked = Asked((*words, *_trusted(trust)), objective, direction, trials, processes, sampler, prune, own, engine)
+    asked = SearchQuestion((*words, *_trusted(trust)), objective, direction, trials, processes, sampler, prune, own, engine)
     with opened(asked, Path(folder)) as found:
         found.tell = lambda _: None
         found.run()

@@ -20,11 +20,11 @@ from hetsim.checks import printable
 from hetsim.files.config_file import read_config
 from hetsim.files.summary_and_curve import check_has, curve_table
 from hetsim.reports.run import answer as answer_about_run
-from hetsim.results.comparison.findings import Compared, Findings, Staleness
+from hetsim.results.comparison.findings import ComparedNumber, Findings, Staleness
 from hetsim.results.reading.intervals import read_intervals, read_trace
 from hetsim.results.tables.files import arrow, write
-from hetsim.results.tables.rows import Row
-from hetsim.results.tables.table import Table as Ranking
+from hetsim.results.tables.rows import TableRow
+from hetsim.results.tables.table import Ranking
 from hetsim.results.writing.describe import describe
 from hetsim.results.writing.figures import own_style, save, timeline
 
@@ -203,7 +203,7 @@ class Comparison(Answered):
         write_pictures(self.answer, Path(folder))
 
 
-def _entries(row: Compared) -> dict[str, Any]:
+def _entries(row: ComparedNumber) -> dict[str, Any]:
     return {
         "name": row.name,
         "share": row.is_share,
@@ -230,7 +230,7 @@ class Table(Answered):
         """Remarks to read before you compare rows, one sentence each."""
         return list(self.ranking.remarks)
 
-    def __iter__(self) -> Iterator[Row]:
+    def __iter__(self) -> Iterator[TableRow]:
         """The rows, cluster by cluster. The best row of each cluster comes first."""
         return iter(self.ranking.rows)
 

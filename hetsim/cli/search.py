@@ -11,7 +11,7 @@ from hetsim.cli.command import ENGINE, Parser, command
 from hetsim.config.errors import USERS, sentence
 from hetsim.runtime.output import outlive_readers
 from hetsim.searches.answer import answer
-from hetsim.searches.search import Question, opened
+from hetsim.searches.search import SearchQuestion, opened
 from hetsim.trust.libraries import keep_processes_out
 
 ABOUT = """Search for the best values of some keys. Pass the arguments of hetsim. Give each key that you want to search as an interval,
@@ -46,7 +46,7 @@ def main() -> None:
     os.environ["TQDM_DISABLE"] = "1"  # the bars of the runs
     with command(parser.prog, USERS, sentence, again=": the same command continues with what is missing"):
         keep_processes_out()
-        question = Question(
+        question = SearchQuestion(
             tuple(arguments.words), arguments.objective, arguments.direction, arguments.trials, arguments.processes,
             arguments.sampler, not arguments.no_pruning, arguments.config_dir, arguments.engine,
         )  # fmt: skip

@@ -12,7 +12,7 @@ from hetsim.results.reading.finished_runs import read_runs
 from hetsim.results.tables.answer import answer
 from hetsim.results.tables.files import write
 from hetsim.results.tables.metrics import METRICS, Target
-from hetsim.results.tables.question import Question
+from hetsim.results.tables.question import TableQuestion
 from hetsim.results.tables.table import table
 from hetsim.runtime.output import outlive_readers
 
@@ -52,7 +52,7 @@ def main() -> None:
         files.check()
         keys = tuple(key.strip() for key in arguments.best_of.split(",") if key.strip())
         target = Target(arguments.target_accuracy, arguments.target_loss, arguments.at_seconds)
-        question = Question(arguments.metric, target, arguments.baseline, keys, arguments.direction)
+        question = TableQuestion(arguments.metric, target, arguments.baseline, keys, arguments.direction)
         runs = read_runs(arguments.sweep)
         made = table(runs.runs, question, known=runs.remarks)
         found = answer(made, typed(parser.prog))

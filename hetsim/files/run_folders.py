@@ -20,7 +20,7 @@ STAMP = struct.Struct("<" + "Qqqq" * len(READ))
 """Three entries for each file: inode, size, and the times in nanoseconds of its last modification and change."""
 
 
-class Place(NamedTuple):
+class RunFolder(NamedTuple):
     """The folder of a finished run, relative to the sweep's folder, and the stamp of its files."""
 
     name: str
@@ -30,13 +30,13 @@ class Place(NamedTuple):
 class RunFolders(NamedTuple):
     """The content of a folder: the finished runs, and the number of failed runs."""
 
-    places: list[Place]
+    places: list[RunFolder]
     num_failed: int
 
 
 def search(folder: Path) -> RunFolders:
     """All folders with a summary.json, this one and below it, in order. Links to folders are not followed."""
-    found: list[Place] = []
+    found: list[RunFolder] = []
     num_failed = 0
     unseen = [""]
     root = os.fspath(folder)
@@ -57,7 +57,7 @@ def search(folder: Path) -> RunFolders:
         except (PermissionError, FileNotFoundError):
             continue
         if files[0] is not None:
-            found.append(Place(name, _stamp(files)))
+            found.append(RunFolder(name, _stamp(files)))
         num_failed += failed and files[0] is None
     return RunFolders(sorted(found, key=lambda place: [*filter(None, place.name.split(os.sep)), READ[0]]), num_failed)
 
@@ -69,7 +69,7 @@ def _stamp(files: Iterable[os.stat_result | None]) -> bytes:
     return STAMP.pack(*numbers)
 
 
-def is_settled(place: Place, *, begun: datetime) -> bool:
+def is_settled(place: RunFolder, *, begun: datetime) -> bool:
     """Whether any later change of a run's files would change their stamp. The run is read after `begun`."""
     numbers = STAMP.unpack(place.stamp)
     return bool(max(*numbers[2::4], *numbers[3::4]) / 1e9 < begun.timestamp() - SETTLED_SECONDS)

@@ -15,7 +15,7 @@ from hetsim.checks import printable
 from hetsim.files.summary_and_curve import Curve, check_has, read_points, read_summary
 from hetsim.files.writing import written_whole
 from hetsim.results.comparison.sides import Sides
-from hetsim.results.comparison.time_use import Rows, read_rows
+from hetsim.results.comparison.time_use import TraceRows, read_rows
 from hetsim.results.writing.describe import in_words
 from hetsim.results.writing.figures import whose
 from hetsim.runtime.recording.recorder import APPLY, COMMIT, GRADIENT, INTERVAL_KINDS, KINDS, MESSAGE
@@ -35,7 +35,7 @@ class TracedRun(NamedTuple):
     """A run whose trace has intervals."""
 
     title: str
-    rows: Rows
+    rows: TraceRows
     curve: Curve
 
 
@@ -156,7 +156,7 @@ def _write_counters(trace: _Trace, process: int, run: TracedRun) -> None:
     _write_counter(trace, process, "staleness of a version", _by_time(run.rows.end[versions], run.rows.staleness[versions]))
 
 
-def _write_ranks(trace: _Trace, process: int, rows: Rows) -> None:
+def _write_ranks(trace: _Trace, process: int, rows: TraceRows) -> None:
     """Write the tracks of each rank, with its batch sizes and its gradients' staleness."""
     receiver = _receivers(rows)
     flows = {message: trace.flow() for message in np.flatnonzero(receiver >= 0).tolist()}
@@ -180,7 +180,7 @@ def _places(keys: Any) -> dict[int, Any]:
     return dict(zip(found.tolist(), np.split(order, first[1:]), strict=True))
 
 
-def _write_intervals(trace: _Trace, parent: int, name: str, rows: Rows, which: Any, flows: dict[int, int]) -> None:
+def _write_intervals(trace: _Trace, parent: int, name: str, rows: TraceRows, which: Any, flows: dict[int, int]) -> None:
     """Write intervals. Overlapping ones, such as messages to several workers, are on several tracks of one name, which Perfetto merges."""
     free: list[tuple[float, int]] = []
     for place in which[np.argsort(rows.start[which], kind="stable")].tolist():
@@ -194,7 +194,7 @@ def _write_intervals(trace: _Trace, parent: int, name: str, rows: Rows, which: A
         )  # fmt: skip
 
 
-def _write_deliveries(trace: _Trace, track: int, rows: Rows, which: Any, flows: dict[int, int]) -> None:
+def _write_deliveries(trace: _Trace, track: int, rows: TraceRows, which: Any, flows: dict[int, int]) -> None:
     for place in which[np.argsort(rows.end[which], kind="stable")].tolist():
         sender = whose(int(rows.rank[place]), rows.num_workers)
         trace.moment(track, f"from {sender}", max(0.0, float(rows.end[place])), flow=flows[place], bytes=int(rows.nbytes[place]))
@@ -213,7 +213,7 @@ def _by_time(moments: Any, values: Any) -> Iterable[tuple[float, float]]:
     return zip(moments[order].tolist(), values[order].tolist(), strict=True)
 
 
-def _receivers(rows: Rows) -> Any:
+def _receivers(rows: TraceRows) -> Any:
     """The rank that received each message. -1 if the trace does not show it: for a worker's message in methods with local servers."""
     found = rows.receiver.copy()
     servers = np.unique(rows.rank[~rows.of_workers])

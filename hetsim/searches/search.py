@@ -42,7 +42,7 @@ Run = Callable[[Sequence[str], Watching], float | None]
 
 
 @dataclass(frozen=True)
-class Question:
+class SearchQuestion:
     """The options of a search. By default, the direction is the better one of the objective."""
 
     words: tuple[str, ...]
@@ -71,7 +71,7 @@ class Question:
 class Search:
     """A search in its folder: the space, and Optuna's study of it."""
 
-    question: Question
+    question: SearchQuestion
     folder: Path
     space: Space
     study: Any
@@ -194,7 +194,7 @@ class Search:
 
 
 @contextlib.contextmanager
-def opened(question: Question, folder: Path) -> Iterator[Search]:
+def opened(question: SearchQuestion, folder: Path) -> Iterator[Search]:
     """The search in this folder, new or resumed. Its end writes trials.csv. Raises ValueError if the folder contains another search."""
     try:
         import optuna
@@ -233,7 +233,7 @@ def opened(question: Question, folder: Path) -> Iterator[Search]:
                 (folder / JOURNAL).unlink()
 
 
-def _study(question: Question, folder: Path) -> Any:
+def _study(question: SearchQuestion, folder: Path) -> Any:
     import optuna
     from optuna.storages.journal import JournalFileBackend
     from optuna.study import StudyDirection

@@ -10,9 +10,9 @@ import numpy as np
 
 from hetsim.answers.answer import Answer, Picture, Sheet
 from hetsim.results.writing.figures import INK, WAIT, own_style
-from hetsim.straggling.findings import Findings
+from hetsim.straggling.findings import StragglerFindings
 from hetsim.straggling.job import Floats
-from hetsim.straggling.judging import COLLECTIVES, LINKS, Found, Straggler
+from hetsim.straggling.judging import COLLECTIVES, LINKS, JudgedJob, Straggler
 from hetsim.straggling.replay import Replay
 
 LEAST_COST = 0.01
@@ -24,7 +24,7 @@ DARKEST = 4.0
 """The factor from which the colour does not change."""
 
 
-def answer(findings: Findings, command: str = "") -> Answer:
+def answer(findings: StragglerFindings, command: str = "") -> Answer:
     """The answer with these findings. `command` has asked for it."""
     found, replay = findings.found, findings.replay
     sheets = [Sheet("Ranks", _heads(found), _rows(found), max_printed=MAX_ROWS)]
@@ -49,7 +49,7 @@ def share(value: float) -> str:
     return f"{100 * value:.1f} %" if abs(value) < 0.0995 else f"{100 * value:.0f} %"
 
 
-def verdict(found: Found, replay: Replay | None) -> str:
+def verdict(found: JudgedJob, replay: Replay | None) -> str:
     """One or two sentences for each of the first stragglers, and what would help."""
     job = found.job
     if not found.stragglers:
@@ -102,12 +102,12 @@ def _helps(replay: Replay) -> str:
     return f"{text[:1].upper()}{text[1:]}." if text else ""
 
 
-def _heads(found: Found) -> tuple[str, ...]:
+def _heads(found: JudgedJob) -> tuple[str, ...]:
     """The heads of the table's columns."""
     return "rank", "computing", *(() if found.links is None else ("links",)), "slow", "costs"
 
 
-def _rows(found: Found) -> list[tuple[str, ...]]:
+def _rows(found: JudgedJob) -> list[tuple[str, ...]]:
     """The ranks in the table, the slow ones first."""
     by_rank: dict[int, list[Straggler]] = {}
     for each in found.stragglers:
@@ -120,14 +120,14 @@ def _rows(found: Found) -> list[tuple[str, ...]]:
     return told
 
 
-def _row(found: Found, rank: int, its: Sequence[Straggler]) -> tuple[str, ...]:
+def _row(found: JudgedJob, rank: int, its: Sequence[Straggler]) -> tuple[str, ...]:
     links = () if found.links is None else (f"× {found.links.slowdown[rank]:.2f}",)
     slow = "; ".join(f"{each.part}: {', '.join(each.kinds)}" for each in its)
     costs = [each.cost for each in its if each.cost is not None]
     return f"{rank}", f"× {found.computing.slowdown[rank]:.2f}", *links, slow, share(sum(costs)) if costs else ""
 
 
-def _remarks(findings: Findings) -> Iterator[str]:
+def _remarks(findings: StragglerFindings) -> Iterator[str]:
     job, replay = findings.found.job, findings.replay
     if job.collectives is not None:
         yield "a collective ends on all ranks together, so this trace does not show whose link is slow"
@@ -146,7 +146,7 @@ def _unequal(samples: Any) -> bool:
 
 
 @own_style()
-def _picture(found: Found) -> Any:
+def _picture(found: JudgedJob) -> Any:
     """A figure with a panel for computing, and one for links if the job has any."""
     from matplotlib.figure import Figure
 
@@ -181,7 +181,7 @@ def _coarse(heat: Floats, most: int, *, axis: int) -> Floats:
     return np.where(np.isfinite(largest), largest, np.nan)
 
 
-def _data(findings: Findings) -> dict[str, Any]:
+def _data(findings: StragglerFindings) -> dict[str, Any]:
     """The findings as JSON values."""
     found, replay = findings.found, findings.replay
     return {

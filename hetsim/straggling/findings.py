@@ -8,24 +8,24 @@ from pathlib import Path
 
 from hetsim.straggling.from_run import read_run
 from hetsim.straggling.job import Job
-from hetsim.straggling.judging import Found, found
+from hetsim.straggling.judging import JudgedJob, found
 from hetsim.straggling.kineto import profiles_of, read_profiles
 from hetsim.straggling.replay import Replay, replay_or_none
 
 
 @dataclass(frozen=True)
-class Findings:
+class StragglerFindings:
     """The stragglers, and the replay of the job; None with a reason without a replay."""
 
-    found: Found
+    found: JudgedJob
     replay: Replay | None
     why_no_replay: str
 
 
-def find(places: Sequence[Path], *, replay: bool = True) -> Findings:
+def find(places: Sequence[Path], *, replay: bool = True) -> StragglerFindings:
     """Find the stragglers of the job at these places. Raises ValueError if no job can be read."""
     stragglers = found(read_job(list(places)))
-    return Findings(stragglers, *(replay_or_none(stragglers) if replay else (None, "")))
+    return StragglerFindings(stragglers, *(replay_or_none(stragglers) if replay else (None, "")))
 
 
 def read_job(places: list[Path]) -> Job:

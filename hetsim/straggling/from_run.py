@@ -10,7 +10,7 @@ import numpy as np
 
 from hetsim.files.config_file import read_config
 from hetsim.files.summary_and_curve import check_has, read_summary
-from hetsim.results.comparison.time_use import Rows, read_rows
+from hetsim.results.comparison.time_use import TraceRows, read_rows
 from hetsim.runtime.recording.recorder import ALL_REDUCE, GATHER, GRADIENT, MESSAGE, UPDATE
 from hetsim.straggling.job import Job, check_size, places, summed
 from hetsim.trust.shipped import choice
@@ -48,7 +48,7 @@ def _num_samples(config: Mapping[str, Any]) -> int | None:
     return found if isinstance(found, int) and 0 < found < MAX_SAMPLES else None
 
 
-def _together(rows: Rows, gradients: Any, reduced: Any, told: Mapping[str, Any]) -> Job:
+def _together(rows: TraceRows, gradients: Any, reduced: Any, told: Mapping[str, Any]) -> Job:
     """A job in which all ranks make each version. A step is a version."""
     updates = rows.of(UPDATE) & rows.of_workers
     versions = np.unique(rows.version[gradients])
@@ -76,7 +76,7 @@ def _together(rows: Rows, gradients: Any, reduced: Any, told: Mapping[str, Any])
     )
 
 
-def _with_server(rows: Rows, gradients: Any, told: Mapping[str, Any]) -> Job:
+def _with_server(rows: TraceRows, gradients: Any, told: Mapping[str, Any]) -> Job:
     """A job of independent ranks. A rank's step k is its k-th gradient, with its k-th messages to and from the server."""
     place = np.zeros(len(rows.rank), np.int64)
     sent = rows.of(MESSAGE) & rows.of_workers & (rows.nbytes > 0)

@@ -81,7 +81,7 @@ class Judged:
 
 
 @dataclass(frozen=True)
-class Found:
+class JudgedJob:
     """The results about a job. `cost` is the cost of all stragglers together."""
 
     job: Job
@@ -207,13 +207,13 @@ def _period(spells: Sequence[Spell]) -> float | None:
     return float(gaps[~off].mean()) if off.sum() <= len(gaps) // 5 else None
 
 
-def found(job: Job) -> Found:
+def found(job: Job) -> JudgedJob:
     """The stragglers of a job, the most costly first."""
     computing = judged(job.computing, COMPUTING)
     if job.collectives is None:
         links = None if job.links is None else judged(job.links, LINKS)
         every = (*computing.stragglers, *(links.stragglers if links else ()))
-        return Found(job, computing, links, every, None if every else 0.0)
+        return JudgedJob(job, computing, links, every, None if every else 0.0)
     total = job.seconds
     longest = _longest(job.computing)
     costs = []
@@ -228,7 +228,7 @@ def found(job: Job) -> Found:
         saved = float((job.collectives - np.nan_to_num(alone.healed[0], nan=0.0))[job.collectives > 0].sum()) / total
         costs.append(replace(each, rank=None, cost=saved))
         cost += saved
-    return Found(job, computing, None, tuple(sorted(costs, key=lambda each: -(each.cost or 0.0))), cost)
+    return JudgedJob(job, computing, None, tuple(sorted(costs, key=lambda each: -(each.cost or 0.0))), cost)
 
 
 def _longest(seconds: Floats) -> Floats:

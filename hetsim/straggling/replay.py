@@ -22,7 +22,7 @@ from hetsim.errors import RunFailed
 from hetsim.files.temporary import temporary_folder
 from hetsim.runtime.experiment import Experiment
 from hetsim.straggling.job import Floats, Job
-from hetsim.straggling.judging import Found, Straggler
+from hetsim.straggling.judging import JudgedJob, Straggler
 from hetsim.trust.shipped import choices
 
 MEASURING = ("dbs", "dbs_per_epoch", "optperf", "omnilearn", "lb_bsp")
@@ -45,7 +45,7 @@ class Replay:
     remarks: tuple[str, ...] = ()
 
 
-def replayed(found: Found) -> Replay:
+def replayed(found: JudgedJob) -> Replay:
     """Simulate the job and its variants. Raises ValueError if that is impossible."""
     job = found.job
     if job.num_ranks > MAX_RANKS:
@@ -86,7 +86,7 @@ def replayed(found: Found) -> Replay:
     return Replay(base / measured - 1, saved, tuple(remarks))
 
 
-def _experiments(found: Found) -> tuple[Experiment, Experiment | None]:
+def _experiments(found: JudgedJob) -> tuple[Experiment, Experiment | None]:
     """The job, and the job with a batch split by DBS; None instead if such a split makes no sense."""
     job = found.job
     steps = max(LEAST_STEPS, min(job.num_steps, MOST_GRADIENTS // job.num_ranks))
@@ -120,7 +120,7 @@ def _method(name: str) -> str:
     return name
 
 
-def _cluster(found: Found, folder: Path) -> dict[str, Any]:
+def _cluster(found: JudgedJob, folder: Path) -> dict[str, Any]:
     """The cluster of the trace. Slowdowns are written to files in the folder."""
     job = found.job
     factors = np.ones_like(job.gradients)
@@ -176,7 +176,7 @@ def _changes(each: Straggler, begins: Floats) -> Iterator[tuple[float, float]]:
             yield float(begins[spell.last + 1]) - 1e-9, 1.0
 
 
-def _healed(found: Found, config: Mapping[str, Any], stragglers: Sequence[Straggler]) -> Mapping[str, Any]:
+def _healed(found: JudgedJob, config: Mapping[str, Any], stragglers: Sequence[Straggler]) -> Mapping[str, Any]:
     """The cluster with these stragglers at the median: without spells, and with the median rank's times."""
     healed = deepcopy(dict(config))
     nodes = healed["nodes"]
@@ -196,7 +196,7 @@ def _healed(found: Found, config: Mapping[str, Any], stragglers: Sequence[Stragg
     return _relieved(found, healed, [each.rank for each in stragglers if each.part == "computing" and "chronic" in each.kinds])
 
 
-def _relieved(found: Found, config: Mapping[str, Any], ranks: Sequence[int | None]) -> Mapping[str, Any]:
+def _relieved(found: JudgedJob, config: Mapping[str, Any], ranks: Sequence[int | None]) -> Mapping[str, Any]:
     """The cluster whose all-reduce no longer waits for the quotas of these ranks.
 
     All ranks add up equal parts. So under CPU quotas, an all-reduce is slower by the same factor as the slowest rank's gradient.
@@ -211,7 +211,7 @@ def _relieved(found: Found, config: Mapping[str, Any], ranks: Sequence[int | Non
     return {**config, "network": {**network, "all_reduce_table": table}}
 
 
-def replay_or_none(found: Found) -> tuple[Replay | None, str]:
+def replay_or_none(found: JudgedJob) -> tuple[Replay | None, str]:
     """The replay of a job with stragglers; None and the reason without a replay."""
     if not found.stragglers:
         return None, ""

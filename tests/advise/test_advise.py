@@ -21,10 +21,10 @@ from hetsim.advice.advice import Advice, advice, worth_training
 from hetsim.advice.answer import answer
 from hetsim.advice.candidates import Candidate, baseline, with_allocations
 from hetsim.advice.question import asked
-from hetsim.advice.simulated import Goal, Outcome, experiment, simulated
+from hetsim.advice.simulated import Goal, SimulatedRun, experiment, simulated
 from hetsim.advice.simulations import Simulations
 from hetsim.advice.timing import Timed, Timing
-from hetsim.advice.training import Round, Trained, Training, reachable
+from hetsim.advice.training import CandidateTraining, Trained, TrainingRound, reachable
 from hetsim.answers.html import document
 from hetsim.answers.text import as_json
 from hetsim.cli.advise import main
@@ -137,7 +137,7 @@ def test_the_end_of_a_run_is_no_longer_in_a_longer_one() -> None:
     """Of 90 of 100 samples in 9 s, and the rest in 5 s: ten times as many take 100 s, and 4 s of waiting for the last."""
     question = asked(["cluster=mixed4", *PHANTOM, "timing"], None)
     points: tuple[LossPoint, ...] = tuple((float(second), None, None) for second in range(10))
-    short = Outcome({"seconds": 14.0, "profile_seconds": 1.0}, (*points, (14.0, None, None)), (*range(0, 100, 10), 100))
+    short = SimulatedRun({"seconds": 14.0, "profile_seconds": 1.0}, (*points, (14.0, None, None)), (*range(0, 100, 10), 100))
 
     assert Timing(question, Here(), (1000, 100))._seconds(short) == pytest.approx(10 * 10 + 4 + 1)
 
@@ -169,7 +169,7 @@ def test_every_word_of_a_candidate_is_one_of_hetsim(step: int) -> None:
 
 def test_a_method_is_trained_as_published_and_with_its_fastest_split() -> None:
     def timed(candidate: Candidate, seconds: float) -> Timed:
-        return Timed(candidate, (seconds,), Outcome({}, ()))
+        return Timed(candidate, (seconds,), SimulatedRun({}, ()))
 
     even, split = Candidate(METHODS["ssgd"]), Candidate(METHODS["ssgd"], "dbs")
     alone, hardly = Candidate(METHODS["asgd"]), Candidate(METHODS["asgd"], "dbs")
@@ -186,19 +186,23 @@ CURVE: tuple[LossPoint, ...] = ((0.0, 2.0, 0.1), (1.0, 1.0, 0.5), (2.0, 0.5, 0.9
 def test_a_goal_is_what_equal_batches_reach() -> None:
     """A test error 1.25 times the lowest of the seed that does worst; without an accuracy, so much of a loss."""
     worse = tuple((seconds, loss, accuracy and accuracy - 0.1) for seconds, loss, accuracy in CURVE)
-    both = Trained(baseline(), (0, 1), (Outcome({}, CURVE), Outcome({}, worse)))
+    both = Trained(baseline(), (0, 1), (SimulatedRun({}, CURVE), SimulatedRun({}, worse)))
     assert reachable(both).accuracy == pytest.approx(1 - 1.25 * 0.2)
     blind = tuple((seconds, loss, None) for seconds, loss, _ in CURVE)
-    assert reachable(Trained(baseline(), (0,), (Outcome({}, blind),))) == Goal(loss=0.625)
+    assert reachable(Trained(baseline(), (0,), (SimulatedRun({}, blind),))) == Goal(loss=0.625)
 
 
 def test_who_misses_the_goal_comes_last() -> None:
     numbers = {"profile_seconds": 0.5}
-    fast, slow = Outcome(numbers, CURVE), Outcome(numbers, tuple((2 * seconds, loss, accuracy) for seconds, loss, accuracy in CURVE))
-    never = Outcome(numbers, CURVE[:2])
+    fast, slow = (
+        SimulatedRun(numbers, CURVE),
+        SimulatedRun(numbers, tuple((2 * seconds, loss, accuracy) for seconds, loss, accuracy in CURVE)),
+    )
+    never = SimulatedRun(numbers, CURVE[:2])
+    diverged = SimulatedRun(numbers, ((0.0, math.nan, 0.1),))
     goal = Goal(accuracy=0.9)
     each = {name: Trained(baseline(), (0, 1), outcomes) for name, outcomes in {
-        "fast": (fast, fast), "slow": (slow, slow), "once": (fast, never), "diverged": (Outcome(numbers, ((0.0, math.nan, 0.1),)),) * 2,
+        "fast": (fast, fast), "slow": (slow, slow), "once": (fast, never), "diverged": (diverged, diverged),
     }.items()}  # fmt: skip
 
     assert fast.time_to(goal) == 2.5
@@ -208,9 +212,9 @@ def test_who_misses_the_goal_comes_last() -> None:
 def test_of_those_that_miss_the_goal_who_came_nearest_to_it_is_first() -> None:
     """A large rate may have the higher loss until shortly before it is there; one that diverges was nowhere near."""
     numbers = {"profile_seconds": 0.0}
-    large = Outcome(numbers, ((0.0, 2.0, 0.1), (1.0, 0.5, 0.88), (2.0, 0.6, 0.86)))
-    small = Outcome(numbers, ((0.0, 2.0, 0.1), (1.0, 0.5, 0.8), (2.0, 0.4, 0.85)))
-    lost = Outcome(numbers, ((0.0, 2.0, 0.1), (1.0, 0.3, 0.89), (2.0, math.nan, 0.1)))
+    large = SimulatedRun(numbers, ((0.0, 2.0, 0.1), (1.0, 0.5, 0.88), (2.0, 0.6, 0.86)))
+    small = SimulatedRun(numbers, ((0.0, 2.0, 0.1), (1.0, 0.5, 0.8), (2.0, 0.4, 0.85)))
+    lost = SimulatedRun(numbers, ((0.0, 2.0, 0.1), (1.0, 0.3, 0.89), (2.0, math.nan, 0.1)))
     each = {name: Trained(baseline(), (0,), (outcome,)) for name, outcome in {"large": large, "small": small, "lost": lost}.items()}
 
     assert sorted(each, key=lambda name: each[name].key(Goal(accuracy=0.9))) == ["large", "small", "lost"]
@@ -220,10 +224,10 @@ def test_of_those_that_miss_the_goal_who_came_nearest_to_it_is_first() -> None:
 def test_in_a_short_round_who_is_at_the_goal_sooner_is_before_who_ends_lower() -> None:
     """Else a cluster on which some methods take a tenth of the time of equal batches would have those that are lowest after it."""
     numbers = {"profile_seconds": 0.0}
-    sooner = Outcome(numbers, ((0.0, 2.0, 0.1), (1.0, 0.4, 0.9), (9.0, 0.3, 0.9)))
-    lower = Outcome(numbers, ((0.0, 2.0, 0.1), (5.0, 0.4, 0.9), (9.0, 0.1, 0.95)))
+    sooner = SimulatedRun(numbers, ((0.0, 2.0, 0.1), (1.0, 0.4, 0.9), (9.0, 0.3, 0.9)))
+    lower = SimulatedRun(numbers, ((0.0, 2.0, 0.1), (5.0, 0.4, 0.9), (9.0, 0.1, 0.95)))
 
-    class Short(Training):
+    class Short(CandidateTraining):
         def _for(self, candidates: Any, share: float, seeds: Any) -> list[Trained]:
             became = {"ssgd": sooner, "dbs_sgd": lower}
             return [Trained(each, seeds, (became[each.method.name],) * len(seeds)) for each in candidates]
@@ -231,7 +235,7 @@ def test_in_a_short_round_who_is_at_the_goal_sooner_is_before_who_ends_lower() -
     question = asked(["method=dbs_sgd,ssgd", "learning_rate=0.1"], None)
     training = Short(question, Here(), lambda _: None, goal=Goal(accuracy=0.9))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hetsim.advice.training.ROUNDS", (Round(1 / 8, 1, 1),))
+        patch.setattr("hetsim.advice.training.ROUNDS", (TrainingRound(1 / 8, 1, 1),))
         assert [each.label for each in training.search([Candidate(method) for method in question.methods])] == ["ssgd"]
 
 
@@ -375,5 +379,5 @@ def test_a_process_that_is_killed_costs_one_candidate() -> None:
         words = ["cluster=mixed4", *PHANTOM, "method=ssgd", "backend=sim", "trace=none", "pictures=false"]
         found = processes.run_all([words, [*words, "batch_size=1"]])
 
-    assert isinstance(found[0], Outcome)
+    assert isinstance(found[0], SimulatedRun)
     assert found[1] == "batch_size=1 is less than one sample for each of 4 workers: raise it"

@@ -10,7 +10,7 @@ from here import Here, text
 from hetsim.advice.advice import Advice, advice
 from hetsim.advice.answer import answer
 from hetsim.advice.candidates import Candidate, baseline
-from hetsim.advice.decision import Split, split_of
+from hetsim.advice.decision import AdvisedSplit, split_of
 from hetsim.advice.question import asked
 from hetsim.advice.simulated import experiment
 from hetsim.answers.html import document
@@ -35,7 +35,7 @@ def found_for(*words: str) -> Advice:
 
 def split(
     *batch_sizes: int, words: tuple[str, ...] = ("cluster=mixed4", SPEEDS), out: tuple[int, ...] = (), **gpus: tuple[int, ...]
-) -> Split:
+) -> AdvisedSplit:
     """The split of DDP without some nodes."""
     cluster = experiment([*words, "workload=phantom", "backend=sim"], None).cluster
     found = split_of(Candidate(METHODS["ddp"], "dbs", out), batch_sizes, cluster, gpus)

@@ -11,7 +11,7 @@ from here import Here
 from hetsim.advice.advice import Advice, advice
 from hetsim.advice.candidates import Candidate
 from hetsim.advice.question import asked
-from hetsim.advice.simulated import Outcome, experiment, simulated
+from hetsim.advice.simulated import SimulatedRun, experiment, simulated
 from hetsim.advice.timing import Timed, ranked
 from hetsim.cluster.network.changing import CYCLES, seconds_of_changes
 from hetsim.config.methods import shipped
@@ -128,7 +128,7 @@ def test_of_splits_that_take_the_same_time_the_simplest_comes_first() -> None:
     """Without a constant part of a step, `optperf` and `dbs` find the same split. `optperf` is ahead by a thousandth."""
     rows = ", ".join(f"{{count: {count}, seconds_per_sample: {seconds}, overhead_seconds: 0}}" for count, seconds in ((2, 1e-3), (4, 3e-3)))
     method = next(method for method in shipped() if method.name == "ddp")
-    outcome = Outcome({}, ())
+    outcome = SimulatedRun({}, ())
     seconds = {None: 200.0, "static": 99.7, "optperf": 99.72, "dbs": 99.85, "lb_bsp": 99.95}
 
     order = ranked([Timed(Candidate(method, split), (its,), outcome) for split, its in seconds.items()])

@@ -12,7 +12,7 @@ import pytest
 from here import Here
 
 from hetsim.advice.advice import Advice, advice
-from hetsim.advice.bounds import Line, least_step, most_rate
+from hetsim.advice.bounds import TimeBound, least_step, most_rate
 from hetsim.advice.candidates import ALLOCATIONS, Candidate, LeaveOut, baseline, classes, neighbours, subsets
 from hetsim.advice.question import asked
 from hetsim.advice.simulated import experiment
@@ -162,7 +162,7 @@ def test_what_has_the_same_timing_takes_the_same_time() -> None:
 
 def test_a_node_that_may_go_without_samples_holds_up_no_step() -> None:
     """Two samples on two fast nodes, while a third would take 9 s for one."""
-    lines = [Line(0.0, 1.0), Line(0.0, 1.0), Line(8.0, 1.0)]
+    lines = [TimeBound(0.0, 1.0), TimeBound(0.0, 1.0), TimeBound(8.0, 1.0)]
 
     assert least_step(lines, 2) == 9.0
     assert least_step(lines, 2, 0) == 1.0
@@ -174,12 +174,12 @@ def test_the_least_step_is_that_of_the_fastest_split() -> None:
         for batch_size in (3, 10, 1000):
             best = fastest_split([[AffineTime(*line)] for line in lines], batch_size)
             whole = max(split_seconds([AffineTime(*line)], share) for line, share in zip(lines, best, strict=True))
-            least = least_step([Line(*line) for line in lines], batch_size)
+            least = least_step([TimeBound(*line) for line in lines], batch_size)
             assert whole - max(per_sample for _, per_sample in lines) <= least <= whole + 1e-12
 
 
 def test_the_most_rate_is_above_that_of_any_split() -> None:
-    lines = [Line(5.0, 1.0), Line(1.0, 2.0), Line(0.0, 4.0)]
+    lines = [TimeBound(5.0, 1.0), TimeBound(1.0, 2.0), TimeBound(0.0, 4.0)]
     most = most_rate(lines, 30)
 
     rates = [

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hetsim.advice.candidates import Candidate, baseline
-from hetsim.advice.simulated import Outcome
+from hetsim.advice.simulated import SimulatedRun
 from hetsim.advice.timing import Timed, intervals
 from hetsim.catalogue.tables import shipped
 from hetsim.catalogue.times import Times
@@ -37,7 +37,7 @@ class Formula:
 
     def times(self, candidates: Iterable[Candidate], *, slower: Sequence[tuple[int, float]] = ()) -> list[Timed]:
         factor = dict(slower).get(1, 1.0)
-        return [Timed(each, (seconds(each, factor),), Outcome({}, ())) for each in candidates]
+        return [Timed(each, (seconds(each, factor),), SimulatedRun({}, ())) for each in candidates]
 
 
 def said(error: float) -> list[str]:

@@ -10,7 +10,7 @@ from test_fit import measured
 
 from hetsim.calibration.among_workers import AmongWorkers
 from hetsim.calibration.measuring import measure
-from hetsim.calibration.measuring.proof import Tried
+from hetsim.calibration.measuring.proof import TriedMethod
 
 NODES = "cluster.nodes=[{count: 2, seconds_per_sample: 1, overhead_seconds: 1}]"
 WHERE = " (mean message: 2.4 ms predicted, 0.31 ms measured)"
@@ -18,10 +18,10 @@ WHERE = " (mean message: 2.4 ms predicted, 0.31 ms measured)"
 
 def test_a_prediction_that_is_far_off_is_a_doubt() -> None:
     """Too fast or too slow."""
-    assert Tried("asgd", 10.9, 10.0, WHERE).doubt is None
-    assert Tried("asgd", 9.1, 10.0, WHERE).doubt is None
-    assert Tried("asgd", 4.0, 10.0, WHERE).doubt == f"asgd was predicted to make 4 updates/s and made 10{WHERE}"
-    assert Tried("asgd", 12.0, 10.0, WHERE).error == pytest.approx(0.2)
+    assert TriedMethod("asgd", 10.9, 10.0, WHERE).doubt is None
+    assert TriedMethod("asgd", 9.1, 10.0, WHERE).doubt is None
+    assert TriedMethod("asgd", 4.0, 10.0, WHERE).doubt == f"asgd was predicted to make 4 updates/s and made 10{WHERE}"
+    assert TriedMethod("asgd", 12.0, 10.0, WHERE).error == pytest.approx(0.2)
 
 
 @pytest.mark.slow
@@ -79,8 +79,8 @@ def test_what_is_far_off_is_tried_and_measured_again_and_the_better_one_is_kept(
         rates[Path(str(words[-1]))] = runs[-1]
         return {}, ["ssgd could not be tried: a worker was lost"]
 
-    def tried(_real: object, _cluster: object, _num: object, folder: Path) -> list[Tried]:
-        return [Tried("asgd", predicted[len(asked) // 2 - 1], rates[folder], WHERE)]
+    def tried(_real: object, _cluster: object, _num: object, folder: Path) -> list[TriedMethod]:
+        return [TriedMethod("asgd", predicted[len(asked) // 2 - 1], rates[folder], WHERE)]
 
     monkeypatch.setattr(measure, "measure", taken)
     monkeypatch.setattr(measure, "real_runs", run)

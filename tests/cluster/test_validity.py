@@ -18,7 +18,7 @@ from hetsim.config.cluster_files import written_cluster
 from hetsim.distributed.rank.results import calibration_warnings, crowded_warnings
 from hetsim.results.reading.finished_runs import FinishedRun
 from hetsim.results.tables.metrics import METRICS, Target
-from hetsim.results.tables.rows import Row
+from hetsim.results.tables.rows import TableRow
 from hetsim.results.writing.describe import describe, formatted
 from hetsim.sim import Simulator
 
@@ -134,7 +134,7 @@ def test_a_prediction_has_an_interval(tried: dict[str, float], factor: float, tm
 def test_a_tables_intervals_are_as_wide(tmp_path: Path) -> None:
     """Of seconds and rates, also those of a single run; not of losses."""
     run = cast(FinishedRun, SimpleNamespace(summary=summary(tmp_path, "workload=digits", "method=asgd")))
-    row = Row({}, [run])
+    row = TableRow({}, [run])
     found = {name: row.estimate(METRICS[name], Target(), scale="logarithmic") for name in ("updates_per_second", "final_loss")}
 
     rate = found["updates_per_second"]

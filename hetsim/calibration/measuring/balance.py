@@ -17,7 +17,7 @@ STEPS = 10
 """The number of steps of the bisection, which begins between zero and the longest gradient."""
 
 
-class Round(NamedTuple):
+class MeasuredStep(NamedTuple):
     """A step of one rank in training: seconds of its parts, and CPU-seconds of its gradient."""
 
     gradient: float
@@ -75,10 +75,10 @@ def ends_at(host: Host, works: Sequence[float]) -> float:
     return moments[-1]
 
 
-def _rounds(measured: Measured, rank: int) -> Iterator[Round]:
+def _rounds(measured: Measured, rank: int) -> Iterator[MeasuredStep]:
     readings = measured.of(rank, *IN_ROUND)
     for place in range(len(readings) - len(IN_ROUND) + 1):
         parts = readings[place : place + len(IN_ROUND)]
         if tuple(reading.kind for reading in parts) == IN_ROUND:
             gradient, exchange, update, agreement, program = (reading.seconds for reading in parts)
-            yield Round(gradient, exchange, update, agreement + program, parts[0].cpu_seconds)
+            yield MeasuredStep(gradient, exchange, update, agreement + program, parts[0].cpu_seconds)

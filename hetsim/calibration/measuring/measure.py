@@ -16,7 +16,7 @@ from hetsim.calibration.drift import NUM_PARTS, check_comparable, drifts, parts_
 from hetsim.calibration.drift import told as table
 from hetsim.calibration.measuring.answer import answer, check_places, prefix, write_all
 from hetsim.calibration.measuring.balance import computing
-from hetsim.calibration.measuring.proof import Tried, error, real_runs, tried
+from hetsim.calibration.measuring.proof import TriedMethod, error, real_runs, tried
 from hetsim.calibration.program import FITTED, MOST_UPDATES, Measurement, sizes_of
 from hetsim.calibration.readings import Measured
 from hetsim.calibration.sharing import at_once
@@ -102,7 +102,7 @@ def _calibrate(
             measured = measure(experiment, capped, kind, place / name, seconds, said, twice=twice)
             return {} if measured is None else {kind: measured}
 
-        def predicted(of: Mapping[type[Measurement], Measured]) -> list[Tried]:
+        def predicted(of: Mapping[type[Measurement], Measured]) -> list[TriedMethod]:
             its = fitted(of, beside=str(place / "noise"))
             for name, noise in its.laws.items():
                 write_text(Path(name), noise.as_csv())
@@ -145,7 +145,7 @@ def _calibrate(
     return result
 
 
-def _doubtful(proof: Sequence[Tried], what_is_done: str) -> bool:
+def _doubtful(proof: Sequence[TriedMethod], what_is_done: str) -> bool:
     """Whether a prediction is far off. If so, print it."""
     doubts = [each.doubt for each in proof if each.doubt is not None]
     if doubts:

@@ -26,7 +26,7 @@ MOST_ERROR = 0.1
 """The maximum relative error of a method's updates per second. Above it, the calibration is not trustworthy."""
 
 
-class Tried(NamedTuple):
+class TriedMethod(NamedTuple):
     """A method's predicted and measured updates per second, and a clause about the intervals that differ most."""
 
     method: str
@@ -74,7 +74,7 @@ def real_runs(
     return found, failed
 
 
-def tried(real: Mapping[str, Experiment], cluster: Cluster, num_parameters: int, folder: Path) -> list[Tried]:
+def tried(real: Mapping[str, Experiment], cluster: Cluster, num_parameters: int, folder: Path) -> list[TriedMethod]:
     """The cluster's predictions for the real runs in `folder`.
 
     A phantom is simulated, because times do not depend on what is learnt. If data belong to workers, the run's own workload is simulated.
@@ -87,7 +87,7 @@ def tried(real: Mapping[str, Experiment], cluster: Cluster, num_parameters: int,
         Simulator().run(its, predicted, as_yaml({"method": method}))
         said = compare([predicted], [folder / method])
         rates = [float(side.summaries[0]["updates_per_second"]) for side in said.sides.both]
-        found.append(Tried(method, rates[0], rates[1], _longest(said.intervals)))
+        found.append(TriedMethod(method, rates[0], rates[1], _longest(said.intervals)))
     return found
 
 
@@ -100,6 +100,6 @@ def _longest(intervals: Sequence[ComparedIntervals]) -> str:
     return f" (mean {row.name}: {predicted:.3g} ms predicted, {measured:.3g} ms measured)"
 
 
-def error(found: Sequence[Tried]) -> float:
+def error(found: Sequence[TriedMethod]) -> float:
     """The mean absolute error of all predictions."""
     return fmean(abs(each.error) for each in found)

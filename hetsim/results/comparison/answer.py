@@ -10,7 +10,7 @@ from typing import Any
 from hetsim.answers.answer import Answer, Picture, Sheet
 from hetsim.files.reading import shown
 from hetsim.files.summary_and_curve import check_has, read_points
-from hetsim.results.comparison.findings import WITHIN, Compared, Findings, Staleness, Unit, signed
+from hetsim.results.comparison.findings import WITHIN, ComparedNumber, Findings, Staleness, Unit, signed
 from hetsim.results.comparison.sides import Sides
 from hetsim.results.reading.intervals import read_intervals
 from hetsim.results.tables.estimates import Estimate
@@ -103,7 +103,7 @@ def _numbers(findings: Findings) -> Sheet:
     return Sheet("Numbers", ("", *names, head, *SPREAD[:repeats]), rows, above=list(_about(findings.sides)), widths=(16, 14, 14, 18, 10))
 
 
-def in_points(row: Compared) -> tuple[str, str]:
+def in_points(row: ComparedNumber) -> tuple[str, str]:
     """The error and the spread of a share, in percentage points."""
     first, second = row.first.mean, row.second.mean
     if first is None or second is None:
@@ -164,7 +164,7 @@ def _percent(share: float | None, sign: str = "") -> str:
     return "–" if share is None else f"{100 * share:{sign}.2f} %"
 
 
-def _mark(row: Compared) -> str:
+def _mark(row: ComparedNumber) -> str:
     return WITHIN if row.is_within_spread else ""
 
 
@@ -215,11 +215,11 @@ def _data(findings: Findings) -> dict[str, Any]:
     }
 
 
-def _means(row: Compared, names: tuple[str, str]) -> dict[str, float | None]:
+def _means(row: ComparedNumber, names: tuple[str, str]) -> dict[str, float | None]:
     return {names[0]: row.first.mean, names[1]: row.second.mean}
 
 
-def _spread(row: Compared, names: tuple[str, str]) -> dict[str, Any]:
+def _spread(row: ComparedNumber, names: tuple[str, str]) -> dict[str, Any]:
     """Both intervals, and whether the error is no larger than the spread of the second side."""
     bounds = {f"{name}_interval": side.bounds for name, side in zip(names, (row.first, row.second), strict=True)}
     return {**bounds, "spread": row.spread, "within_spread": row.is_within_spread}

@@ -37,7 +37,7 @@ LEAST_PART = 0.1
 
 
 @dataclass(frozen=True)
-class Compared:
+class ComparedNumber:
     """A number of both sides: both means over the runs with their intervals, and the error of the means.
 
     The spread is the second side's largest number minus its smallest, in the unit of the error. It is None for a single run.
@@ -111,8 +111,8 @@ class Findings:
     """The numbers of both sides, and where their time went. The latter is empty unless both sides have traces."""
 
     sides: Sides
-    numbers: list[Compared]
-    components: list[Compared]
+    numbers: list[ComparedNumber]
+    components: list[ComparedNumber]
     staleness: Staleness | None
     intervals: list[ComparedIntervals]
     where: str
@@ -139,7 +139,7 @@ def compare(first: Sequence[Path], second: Sequence[Path]) -> Findings:
     )
 
 
-def numbers(sides: Sides) -> list[Compared]:
+def numbers(sides: Sides) -> list[ComparedNumber]:
     """The numbers of a run, own metrics last. The error is (first − second) / |second| of the means."""
     metrics = dict.fromkeys(name for side in sides.both for summary in side.summaries for name in own_metrics(summary["final"]))
     rows = []
@@ -156,7 +156,7 @@ def _number(summary: Mapping[str, Any], key: str) -> Number:
     return None if (value := entry(summary, key)) is MISSING else value
 
 
-def components(first: Sequence[TimeUse], second: Sequence[TimeUse]) -> list[Compared]:
+def components(first: Sequence[TimeUse], second: Sequence[TimeUse]) -> list[ComparedNumber]:
     """Each component's share of the workers' time on both sides. The error is the difference of the means in percentage points."""
     return [
         compared(name, *([use.shares[place] for use in side] for side in (first, second)), scale="share", error=percentage_points)
@@ -166,11 +166,11 @@ def components(first: Sequence[TimeUse], second: Sequence[TimeUse]) -> list[Comp
 
 def compared(
     name: str, first: Sequence[Number], second: Sequence[Number], *, key: str | None = None, scale: str, error: Difference
-) -> Compared:
+) -> ComparedNumber:
     """Both means over the runs, and the error of the means."""
     one, other = estimate(first, scale=scale), estimate(second, scale=scale)
     spread = _spread(second, other.mean, error)
-    return Compared(name, key or name, scale == "share", one, other, error(one.mean, other.mean), spread)
+    return ComparedNumber(name, key or name, scale == "share", one, other, error(one.mean, other.mean), spread)
 
 
 def _spread(values: Sequence[Number], mean: Number, error: Difference) -> Number:

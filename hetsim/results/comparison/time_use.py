@@ -38,7 +38,7 @@ COLLECTIVES = [kind for kind, row in enumerate(INTERVAL_KINDS) if row.is_collect
 
 
 @dataclass(frozen=True)
-class Rows:
+class TraceRows:
     """The rows of one run's trace, in no particular order. Kinds are indices into `KINDS`. Times are in seconds of the run's clock."""
 
     start: Floats
@@ -86,7 +86,7 @@ class Rows:
         return found
 
 
-def read_rows(run: Path, summary: Mapping[str, Any]) -> Rows | None:
+def read_rows(run: Path, summary: Mapping[str, Any]) -> TraceRows | None:
     """The rows of a run's trace; None without intervals or if the run took no time. Raises ValueError for a broken trace."""
     trace = run / "trace.parquet"
     if not trace.exists() and not trace.is_symlink():
@@ -103,7 +103,7 @@ def read_rows(run: Path, summary: Mapping[str, Any]) -> Rows | None:
     kinds = compute.index_in(table["kind"], value_set=pa.array(KINDS))
     columns = {name: (kinds if name == "kind" else table[name].fill_null(-1)).to_numpy() for name in COLUMNS}
     columns = {name: column if name in TIMES else column.astype(np.int64, copy=False) for name, column in columns.items()}
-    rows = Rows(**columns, num_workers=num_workers, num_updates=int(num_updates), seconds=float(seconds))
+    rows = TraceRows(**columns, num_workers=num_workers, num_updates=int(num_updates), seconds=float(seconds))
     return rows if rows.of(GRADIENT).any() else None
 
 
@@ -149,7 +149,7 @@ def time_use(run: Path, summary: Mapping[str, Any]) -> TimeUse | None:
     )
 
 
-def _total(rows: Rows, kind: int, *, of_workers: bool) -> Total:
+def _total(rows: TraceRows, kind: int, *, of_workers: bool) -> Total:
     if kind in COLLECTIVES:
         _, start, end = transfers(rows, kind)
     else:
@@ -159,7 +159,7 @@ def _total(rows: Rows, kind: int, *, of_workers: bool) -> Total:
     return Total(int(ended.sum()), float((end - start)[ended].sum()))
 
 
-def _staleness(rows: Rows) -> dict[int, int]:
+def _staleness(rows: TraceRows) -> dict[int, int]:
     values, counts = np.unique(rows.staleness[rows.of(APPLY)], return_counts=True)
     return dict(zip(values.tolist(), counts.tolist(), strict=True))
 
@@ -172,7 +172,7 @@ class Spans(NamedTuple):
     end: Floats
 
 
-def seconds_by_worker(rows: Rows) -> Floats:
+def seconds_by_worker(rows: TraceRows) -> Floats:
     """The seconds of each worker in each component until the last commit, shape (workers, components). Each row adds up to the run's time.
 
     - compute: the worker computes gradients or updates
@@ -202,7 +202,7 @@ def seconds_by_worker(rows: Rows) -> Floats:
     return found
 
 
-def _partition(rows: Rows, spans: Mapping[int, Spans]) -> tuple[Integers, Floats, Floats, Integers]:
+def _partition(rows: TraceRows, spans: Mapping[int, Spans]) -> tuple[Integers, Floats, Floats, Integers]:
     """Divide each worker's time into consecutive pieces: rank, start, end, and component of each.
 
     A piece gets the first of these components that contains it, or `WAITING`.
@@ -226,11 +226,11 @@ def _partition(rows: Rows, spans: Mapping[int, Spans]) -> tuple[Integers, Floats
     return rank[:-1][follows], moment[:-1][follows], moment[1:][follows], component
 
 
-def _spans(rows: Rows, which: NDArray[np.bool_]) -> Spans:
+def _spans(rows: TraceRows, which: NDArray[np.bool_]) -> Spans:
     return Spans(rows.rank[which], rows.start[which], rows.end[which])
 
 
-def _communication(rows: Rows) -> Spans:
+def _communication(rows: TraceRows) -> Spans:
     """The messages from and to each worker, and the transfers of collectives."""
     to = rows.receiver >= 0
     sent = _spans(rows, rows.of_workers & rows.of(MESSAGE))
@@ -239,7 +239,7 @@ def _communication(rows: Rows) -> Spans:
     return Spans(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 
-def transfers(rows: Rows, kind: int) -> Spans:
+def transfers(rows: TraceRows, kind: int) -> Spans:
     """The collectives of this kind, each from its last rank's entry on.
 
     The k-th collective of one rank is the k-th of every other rank. If nodes join or leave, collectives with the same end are the same.
@@ -257,7 +257,7 @@ def transfers(rows: Rows, kind: int) -> Spans:
     return Spans(columns[0].astype(np.int64), columns[1], columns[2])
 
 
-def _busy(rows: Rows, moments: Floats) -> Floats:
+def _busy(rows: TraceRows, moments: Floats) -> Floats:
     """The server's total seconds of updates until each of these moments."""
     _, start, end = _spans(rows, ~rows.of_workers & rows.of(UPDATE))
     if not len(start):

@@ -15,7 +15,7 @@ from hetsim.files.config_file import check_leaves, read_config
 from hetsim.files.identity import typed_overrides
 from hetsim.files.keys import VARY_IN_A_ROW, without
 from hetsim.files.reading import skipped
-from hetsim.files.run_folders import Place, is_settled, search
+from hetsim.files.run_folders import RunFolder, is_settled, search
 from hetsim.files.schema import for_tables
 from hetsim.files.summary_and_curve import LossPoint, check_has, highest_accuracy, read_curve, read_summary, time_to
 from hetsim.results.reading.index import LEAST, NAME, read_index, write_index
@@ -89,7 +89,7 @@ def read_runs(folder: Path) -> FinishedRuns:
     reader = _Reader(folder)
     with no_garbage():
         known = read_index(folder, there, reader.of_index) if len(there) >= LEAST else {}
-        found, broken = dict[Place, FinishedRun](), list[str]()
+        found, broken = dict[RunFolder, FinishedRun](), list[str]()
         for place in there:
             try:
                 found[place] = known.get(place.name) or reader.of_files(place.name)

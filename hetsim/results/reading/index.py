@@ -13,7 +13,7 @@ from typing import Any
 
 from hetsim.files.lock import sole_writer
 from hetsim.files.reading import check_is_no_link
-from hetsim.files.run_folders import Place, is_settled
+from hetsim.files.run_folders import RunFolder, is_settled
 from hetsim.files.writing import written_whole
 from hetsim.memory import check_fits
 from hetsim.results.reading.index_columns import Reader, Row, schema, table_of
@@ -25,7 +25,7 @@ MAX_BYTES = 4 * 10**9
 """The maximum size of an index in memory."""
 
 
-def read_index(folder: Path, there: Sequence[Place], make: Callable[[str, Row], Any]) -> dict[str, Any]:
+def read_index(folder: Path, there: Sequence[RunFolder], make: Callable[[str, Row], Any]) -> dict[str, Any]:
     """Apply `make` to the index's rows of these places with unchanged files. Returns the results by name; empty without a valid index."""
     path = folder / NAME
     from pyarrow import ArrowException, parquet
@@ -58,7 +58,7 @@ def _rows(file: Any, there: Mapping[str, bytes], make: Callable[[str, Row], Any]
     }
 
 
-def write_index(folder: Path, rows: Iterable[tuple[Place, Row]], *, begun: datetime) -> None:
+def write_index(folder: Path, rows: Iterable[tuple[RunFolder, Row]], *, begun: datetime) -> None:
     """Write the index of these rows, which were read after `begun`.
 
     Does nothing if another process is writing the index or the folder is not writable.

@@ -9,14 +9,14 @@ from functools import partial
 from hetsim.answers.answer import Answer, Cell, Picture, Quoted, Sheet
 from hetsim.results.tables.labels import shortened
 from hetsim.results.tables.picture import cell, picture
-from hetsim.results.tables.rows import Group, Row
-from hetsim.results.tables.table import Table
+from hetsim.results.tables.rows import RowGroup, TableRow
+from hetsim.results.tables.table import Ranking
 
 MAX_ANSWERS = 5
 """The maximum number of groups whose best row is in the answer."""
 
 
-def answer(table: Table, command: str = "") -> Answer:
+def answer(table: Ranking, command: str = "") -> Answer:
     """The answer with this table. `command` has asked for it."""
     left = len(table.groups) - MAX_ANSWERS
     more = [f"The tables have the best of {left} groups more."] if left > 0 else []
@@ -31,7 +31,7 @@ def answer(table: Table, command: str = "") -> Answer:
     )
 
 
-def _best(table: Table, group: Group) -> str:
+def _best(table: Ranking, group: RowGroup) -> str:
     best = group.rows[0]
     number = best.numbers[table.metric]
     where = f"With {group.label}, " if group.label and len(table.groups) > 1 else ""
@@ -42,7 +42,7 @@ def _best(table: Table, group: Group) -> str:
     return f"{where}{group.name(best) or 'the only row'} ranks first of {len(group.rows)}: {cell(table.metric, number)} {head}.{gain}"
 
 
-def _sheets(table: Table) -> Iterator[Sheet]:
+def _sheets(table: Ranking) -> Iterator[Sheet]:
     """One sheet for each group."""
     values = {value for row in table.rows for value in row.keys.values()}
     count = Counter(map(shortened, values))  # values that would look the same are not shortened
@@ -63,7 +63,7 @@ def _sheets(table: Table) -> Iterator[Sheet]:
         yield Sheet(Quoted(group.label), heads, rows)
 
 
-def _gain(row: Row) -> str:
+def _gain(row: TableRow) -> str:
     """A gain as text. It has no interval for a single seed, or if it is equal for all seeds."""
     text, gain = str(row.gain), row.gain
     has_none = gain is not None and gain.mean is not None and "(" not in text and text != "1"

@@ -10,12 +10,12 @@ from typing import Any
 from hetsim.results.tables.estimates import Estimate, paired_ratio
 from hetsim.results.tables.labels import written
 from hetsim.results.tables.metrics import Metric
-from hetsim.results.tables.rows import LEFT_OUT, Group, Row
+from hetsim.results.tables.rows import LEFT_OUT, RowGroup, TableRow
 from hetsim.results.tables.typed_values import pairs, same
 from hetsim.trust.shipped import choice
 
 
-def with_gains(groups: Sequence[Group], baseline: str, metric: Metric, remarks: list[str]) -> list[Group]:
+def with_gains(groups: Sequence[RowGroup], baseline: str, metric: Metric, remarks: list[str]) -> list[RowGroup]:
     """The groups with a gain in each row. Raises ValueError if no row matches the baseline, or several match a row equally well."""
     wanted = _parsed(baseline)
     found = [_on_all_nodes([row for row in group.rows if _is(row, wanted)], wanted) for group in groups]
@@ -44,13 +44,13 @@ def _parsed(baseline: str) -> dict[str, str]:
     return found
 
 
-def _on_all_nodes(rows: list[Row], wanted: Mapping[str, str]) -> list[Row]:
+def _on_all_nodes(rows: list[TableRow], wanted: Mapping[str, str]) -> list[TableRow]:
     """The rows that use all nodes, if any do and the baseline does not name nodes. So all rows have one baseline."""
     whole = [] if LEFT_OUT in wanted else [row for row in rows if not _left_out(_value(row.runs[0].config, LEFT_OUT))]
     return whole or rows
 
 
-def _is(row: Row, wanted: Mapping[str, str]) -> bool:
+def _is(row: TableRow, wanted: Mapping[str, str]) -> bool:
     config = row.runs[0].config
     return all(
         any(_same(key, its, value) for its in (row.keys.get(key), _value(config, key)) if its is not None) for key, value in wanted.items()
@@ -77,7 +77,9 @@ def _value(config: Mapping[str, Any], key: str) -> str:
     return choice(key, found) if isinstance(found, Mapping) else written(found)
 
 
-def _with_gain(row: Row, baselines: Sequence[Row], group: Group, baseline: str, metric: Metric, remarks: list[str]) -> Row:
+def _with_gain(
+    row: TableRow, baselines: Sequence[TableRow], group: RowGroup, baseline: str, metric: Metric, remarks: list[str]
+) -> TableRow:
     """The row with its gain. Among several baselines, the one that differs from the row in the fewest keys counts."""
     none = Estimate(None, None, None, 0, len(row.runs))
     if not baselines:

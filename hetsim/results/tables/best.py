@@ -7,16 +7,16 @@ from functools import partial
 
 from hetsim import checks
 from hetsim.results.tables.metrics import Metric, Target
-from hetsim.results.tables.rows import Row, scale
+from hetsim.results.tables.rows import TableRow, scale
 
 
-def best_of(rows: Sequence[Row], keys: Sequence[str], metric: Metric, target: Target, remarks: list[str]) -> list[Row]:
+def best_of(rows: Sequence[TableRow], keys: Sequence[str], metric: Metric, target: Target, remarks: list[str]) -> list[TableRow]:
     """The best row of each config without these keys. If the best value is the smallest or largest tried, a remark says so."""
     known, keys = list(rows[0].keys), _names(keys)
     for key in keys:
         if key not in known:
             raise ValueError(f"--best-of {key}: the runs do not differ in it; take {', '.join(known)}{checks.suggestion(key, known)}")
-    merged: dict[tuple[tuple[str, str], ...], list[Row]] = {}
+    merged: dict[tuple[tuple[str, str], ...], list[TableRow]] = {}
     for row in rows:
         merged.setdefault(tuple((key, value) for key, value in row.keys.items() if key not in keys), []).append(row)
     worth = partial(_worth, metric=metric, target=target, on=scale(metric, rows, target))
@@ -33,7 +33,7 @@ def best_of(rows: Sequence[Row], keys: Sequence[str], metric: Metric, target: Ta
     return found
 
 
-def check_selects(groups: Sequence[Sequence[Row]], keys: Sequence[str]) -> None:
+def check_selects(groups: Sequence[Sequence[TableRow]], keys: Sequence[str]) -> None:
     """Raise ValueError for a key, such as one of the cluster, in which the rows of each group are equal."""
     for key in _names(keys):
         values = [{row.keys.get(key) for row in rows} for rows in groups]
@@ -45,19 +45,19 @@ def _names(keys: Sequence[str]) -> list[str]:
     return [key.lstrip("+~").partition("=")[0] for key in keys]
 
 
-def _all_alike(merged: Collection[Sequence[Row]], worth: Callable[[Row], tuple[float, ...]]) -> bool:
+def _all_alike(merged: Collection[Sequence[TableRow]], worth: Callable[[TableRow], tuple[float, ...]]) -> bool:
     """Whether no row is better than the rows from which it differs only in the keys."""
     several = [same for same in merged if len(same) > 1]
     return bool(several) and all(len(set(map(worth, same))) == 1 for same in several)
 
 
-def _worth(row: Row, *, metric: Metric, target: Target, on: str) -> tuple[float, ...]:
+def _worth(row: TableRow, *, metric: Metric, target: Target, on: str) -> tuple[float, ...]:
     """A sort key, lowest first: few diverged runs, then many runs with a number, then the best mean."""
     found = row.estimate(metric, target, scale=on)
     return row.num_diverged, -found.num_known / found.num_runs, (-1 if metric.higher else 1) * (found.mean or 0.0)
 
 
-def _at_an_end(best: Row, same: Sequence[Row], key: str) -> str | None:
+def _at_an_end(best: TableRow, same: Sequence[TableRow], key: str) -> str | None:
     """A remark if the best value is the smallest or the largest tried, because a better value may lie beyond."""
     try:
         values = sorted({float(row.keys[key]) for row in same})

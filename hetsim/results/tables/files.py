@@ -12,11 +12,11 @@ from hetsim.files.writing import write_text, written_whole
 from hetsim.results.tables.answer import answer
 from hetsim.results.tables.estimates import Estimate
 from hetsim.results.tables.picture import picture
-from hetsim.results.tables.table import Table
+from hetsim.results.tables.table import Ranking
 from hetsim.results.writing.figures import save
 
 
-def arrow(table: Table) -> Any:
+def arrow(table: Ranking) -> Any:
     """The table as an Arrow table: keys, label, runs, and for each metric the mean, its 95 % interval and the number of runs with it.
 
     A key with the name of another column gets the prefix `config.`.
@@ -46,7 +46,7 @@ def _columns(name: str, estimates: Sequence[Estimate | None]) -> dict[str, list[
     return {f"{name}_{part}": [getattr(estimate, entry) if estimate else None for estimate in estimates] for part, entry in parts.items()}
 
 
-def write(table: Table, folder: Path) -> None:
+def write(table: Ranking, folder: Path) -> None:
     """Write table.parquet, table.csv, table.md and table.png. Each file is written completely or not at all."""
     import pyarrow as pa
     from pyarrow import csv, parquet

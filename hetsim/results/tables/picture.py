@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from hetsim.results.tables.estimates import Estimate
-from hetsim.results.tables.rows import Group, Row
-from hetsim.results.tables.table import Table
+from hetsim.results.tables.rows import RowGroup, TableRow
+from hetsim.results.tables.table import Ranking
 from hetsim.results.writing.figures import COMPUTE, INK, STEP, WAIT, own_style
 
 MAX_ROWS = 60
@@ -25,7 +25,7 @@ def cell(metric: str, estimate: Estimate) -> str:
 
 
 @own_style()
-def picture(table: Table) -> Any:
+def picture(table: Ranking) -> Any:
     """A figure with a panel for each group, the best row at its top. A row without a number has text instead."""
     from matplotlib.figure import Figure
 
@@ -48,7 +48,7 @@ def picture(table: Table) -> Any:
     return figure
 
 
-def _first(groups: Any, count: int) -> Iterator[tuple[Group, list[Row]]]:
+def _first(groups: Any, count: int) -> Iterator[tuple[RowGroup, list[TableRow]]]:
     for group in groups:
         rows = list(group.rows[:count])
         count -= len(rows)
@@ -56,13 +56,13 @@ def _first(groups: Any, count: int) -> Iterator[tuple[Group, list[Row]]]:
             yield group, rows
 
 
-def _spread(table: Table) -> float:
+def _spread(table: Ranking) -> float:
     """The ratio of the largest to the smallest mean; 1 if a mean is not above zero."""
     means = [mean for row in table.rows if (mean := row.numbers[table.metric].mean) is not None]
     return max(means) / min(means) if means and min(means) > 0 else 1.0
 
 
-def _draw(axes: Any, table: Table, group: Group, rows: list[Row]) -> None:
+def _draw(axes: Any, table: Ranking, group: RowGroup, rows: list[TableRow]) -> None:
     for place, row in enumerate(rows):
         found = row.numbers[table.metric]
         if found.mean is None:

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 
 from hetsim.results.reading.finished_runs import FinishedRun
 from hetsim.results.tables.metrics import Metric, Target
-from hetsim.results.tables.rows import Row
+from hetsim.results.tables.rows import TableRow
 
 
 @dataclass(frozen=True)
-class Question:
+class TableQuestion:
     """The options of `hetsim-table`. The table chooses a value for options that are None or empty."""
 
     metric: str | None = None
@@ -36,14 +36,14 @@ class Question:
             raise ValueError(f"--at-seconds must be a moment of the runs, from 0, not {seconds:g}")
 
 
-def targets_of(groups: Sequence[Sequence[Row]], question: Question, remarks: list[str]) -> list[Target]:
+def targets_of(groups: Sequence[Sequence[TableRow]], question: TableQuestion, remarks: list[str]) -> list[Target]:
     """The target of each group. By default, it is the highest accuracy that every row on the same data reaches.
 
     Diverged rows do not count. Of rows that `--best-of` merges, the best one counts.
     """
     if question.target.accuracy is not None:
         return [question.target] * len(groups)
-    lowest: dict[str, tuple[float, Row]] = {}
+    lowest: dict[str, tuple[float, TableRow]] = {}
     for row in (row for rows in groups for row in _contenders(rows, question.best_of)):
         if row.reached is not None and row.reached < lowest.get(row.data, (2.0, row))[0]:
             lowest[row.data] = row.reached, row
@@ -55,9 +55,9 @@ def targets_of(groups: Sequence[Sequence[Row]], question: Question, remarks: lis
     return [replace(question.target, accuracy=lowest.get(rows[0].data, (None, None))[0]) for rows in groups]
 
 
-def _contenders(rows: Sequence[Row], merged: Sequence[str]) -> list[Row]:
+def _contenders(rows: Sequence[TableRow], merged: Sequence[str]) -> list[TableRow]:
     """The rows that have not diverged. Of rows that differ only in the merged keys, the one with the highest accuracy."""
-    found: dict[tuple[tuple[str, str], ...], Row] = {}
+    found: dict[tuple[tuple[str, str], ...], TableRow] = {}
     for row in rows:
         own = tuple((key, value) for key, value in row.keys.items() if key not in merged)
         if not row.num_diverged and (own not in found or (row.reached or 0.0) > (found[own].reached or 0.0)):
@@ -65,7 +65,7 @@ def _contenders(rows: Sequence[Row], merged: Sequence[str]) -> list[Row]:
     return list(found.values())
 
 
-def chosen(question: Question, metrics: Mapping[str, Metric], groups: Sequence[Sequence[Row]], targets: Sequence[Target]) -> str:
+def chosen(question: TableQuestion, metrics: Mapping[str, Metric], groups: Sequence[Sequence[TableRow]], targets: Sequence[Target]) -> str:
     """The metric to rank by: the given one, else a number at an equal time, else the time to an equal target, else samples/s."""
     asked = question.metric
     compared = [(row, target) for rows, target in zip(groups, targets, strict=True) for row in rows]
@@ -80,7 +80,7 @@ def chosen(question: Question, metrics: Mapping[str, Metric], groups: Sequence[S
     return asked or next(name for name in (*preferred, *known) if name in known)
 
 
-def _has(row: Row, metric: Metric, target: Target) -> bool:
+def _has(row: TableRow, metric: Metric, target: Target) -> bool:
     return any(value is not None for value in row.values(metric, target))
 
 

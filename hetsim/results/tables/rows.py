@@ -17,7 +17,7 @@ LEFT_OUT = "cluster.leave_out"
 
 
 @dataclass(frozen=True)
-class Row:
+class TableRow:
     """The runs of one config: the keys that distinguish it from other rows, with their values, and the estimates over the runs."""
 
     keys: Mapping[str, str]
@@ -80,20 +80,20 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Group:
+class RowGroup:
     """Rows that are ranked together, the best first; their target; and the baseline rows."""
 
     label: str
-    rows: Sequence[Row]
+    rows: Sequence[TableRow]
     target: Target
-    baselines: Sequence[Row] = ()
+    baselines: Sequence[TableRow] = ()
 
     @property
     def keys(self) -> list[str]:
         """The keys that distinguish the rows. Keys that distinguish the group from other groups are in its label."""
         return [key for key in self.rows[0].keys if not (self.label and is_of_a_group(key))]
 
-    def name(self, row: Row) -> str:
+    def name(self, row: TableRow) -> str:
         """The row's name within the group."""
         return label({key: row.keys[key] for key in self.keys}) or row.label
 
@@ -103,7 +103,7 @@ class Group:
         return head.format(**{key: value for key, value in vars(self.target).items() if value is not None})
 
 
-def scale(metric: Metric, rows: Sequence[Row], target: Target) -> str:
+def scale(metric: Metric, rows: Sequence[TableRow], target: Target) -> str:
     """The scale of a metric's column, equal for all rows. It is not logarithmic if a number is not above zero."""
     if metric.scale != "logarithmic":
         return metric.scale
@@ -116,6 +116,6 @@ def is_of_a_group(key: str) -> bool:
     return (key.split(".")[0] == "cluster" and key != LEFT_OUT) or key == "workload"
 
 
-def heading(rows: Sequence[Row]) -> str:
+def heading(rows: Sequence[TableRow]) -> str:
     """The label of the group with these rows."""
     return label({key: value for key, value in rows[0].keys.items() if is_of_a_group(key)})

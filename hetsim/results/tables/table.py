@@ -12,24 +12,24 @@ from hetsim.results.tables.baseline import with_gains
 from hetsim.results.tables.best import best_of, check_selects
 from hetsim.results.tables.labels import distinguishing_keys
 from hetsim.results.tables.metrics import Metric, Target, metrics_of
-from hetsim.results.tables.question import Question, chosen, reasons, targets_of
-from hetsim.results.tables.rows import LEFT_OUT, Group, Row, heading, scale
+from hetsim.results.tables.question import TableQuestion, chosen, reasons, targets_of
+from hetsim.results.tables.rows import LEFT_OUT, RowGroup, TableRow, heading, scale
 from hetsim.trust.shipped import choice
 
 
 @dataclass(frozen=True)
-class Table:
+class Ranking:
     """The table that `hetsim-table` prints and draws: groups of rows, the metric of the ranking, and remarks."""
 
     title: str
-    groups: Sequence[Group]
+    groups: Sequence[RowGroup]
     metrics: Mapping[str, Metric]
     metric: str
     baseline: str | None
     remarks: Sequence[str]
 
     @property
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[TableRow]:
         """All rows, group by group. The best row of each group comes first."""
         return [row for group in self.groups for row in group.rows]
 
@@ -40,13 +40,13 @@ class Table:
         return [self.metric, *(name for name in known if name != self.metric)]
 
 
-def table(runs: Sequence[FinishedRun], question: Question, *, known: Sequence[str] = ()) -> Table:
+def table(runs: Sequence[FinishedRun], question: TableQuestion, *, known: Sequence[str] = ()) -> Ranking:
     """The table of these runs. Its remarks include `known` ones. Raises ValueError if no table can be made."""
     with no_garbage():
         return _table(runs, question, known)
 
 
-def _table(runs: Sequence[FinishedRun], question: Question, known: Sequence[str]) -> Table:
+def _table(runs: Sequence[FinishedRun], question: TableQuestion, known: Sequence[str]) -> Ranking:
     metrics, remarks = metrics_of(runs, higher=question.metric if question.direction == "maximize" else None), list[str]()
     if question.metric is not None and question.metric not in metrics:
         hint = checks.suggestion(question.metric, metrics)
@@ -65,19 +65,19 @@ def _table(runs: Sequence[FinishedRun], question: Question, known: Sequence[str]
         kept = best_of(rows, question.best_of, metrics[name], target, remarks) if question.best_of else rows
         counted = _counted(kept, metrics, target)
         ranked = sorted(counted, key=lambda row: _place(row, name, metrics[name]))
-        made.append(Group(heading(rows), _with_coordinations(ranked, remarks), target))
+        made.append(RowGroup(heading(rows), _with_coordinations(ranked, remarks), target))
     if all(len(group.rows) == 1 for group in made) and len(set(targets)) == 1:  # a sweep over clusters: one ranking of all
         rows = sorted((group.rows[0] for group in made), key=lambda row: _place(row, name, metrics[name]))
-        made = [Group("", _with_coordinations(rows, remarks), targets[0])]
+        made = [RowGroup("", _with_coordinations(rows, remarks), targets[0])]
     if name == "seconds":
         _refuse_unequal_samples(made)
     if question.baseline is not None:
         made = with_gains(made, question.baseline, metrics[name], remarks)
     told = list(dict.fromkeys(map(checks.one_line, [*remarks, *known])))  # they quote runs, which may be a stranger's
-    return Table(title(runs), made, metrics, name, question.baseline, told)
+    return Ranking(title(runs), made, metrics, name, question.baseline, told)
 
 
-def _rows(runs: Sequence[FinishedRun], remarks: list[str]) -> list[Row]:
+def _rows(runs: Sequence[FinishedRun], remarks: list[str]) -> list[TableRow]:
     """One row for each config. `remarks` gets a sentence for each run that is left out."""
     found: dict[str, list[FinishedRun]] = {}
     simulated: dict[tuple[str, int], FinishedRun] = {}
@@ -90,12 +90,12 @@ def _rows(runs: Sequence[FinishedRun], remarks: list[str]) -> list[Row]:
         else:
             found.setdefault(config, []).append(run)
     keys = distinguishing_keys(*zip(*((row[0].config, row[0].typed) for row in found.values()), strict=True))
-    return [Row(own, row) for own, row in zip(keys, found.values(), strict=True)]
+    return [TableRow(own, row) for own, row in zip(keys, found.values(), strict=True)]
 
 
-def _grouped(rows: Sequence[Row]) -> list[list[Row]]:
+def _grouped(rows: Sequence[TableRow]) -> list[list[TableRow]]:
     """The rows, grouped by cluster and data."""
-    groups: dict[str, list[Row]] = {}
+    groups: dict[str, list[TableRow]] = {}
     for row in rows:
         cluster = row.runs[0].config.get("cluster")
         if isinstance(cluster, Mapping):
@@ -105,7 +105,7 @@ def _grouped(rows: Sequence[Row]) -> list[list[Row]]:
     return list(groups.values())
 
 
-def _counted(rows: Sequence[Row], metrics: Mapping[str, Metric], target: Target) -> list[Row]:
+def _counted(rows: Sequence[TableRow], metrics: Mapping[str, Metric], target: Target) -> list[TableRow]:
     """The rows with their estimates."""
     scales = {name: scale(metric, rows, target) for name, metric in metrics.items()}
     return [
@@ -113,14 +113,14 @@ def _counted(rows: Sequence[Row], metrics: Mapping[str, Metric], target: Target)
     ]
 
 
-def _place(row: Row, name: str, metric: Metric) -> tuple[bool, float, float, str]:
+def _place(row: TableRow, name: str, metric: Metric) -> tuple[bool, float, float, str]:
     """A sort key: the best row first. Rows without a mean come last, by how many of their runs have the number."""
     found = row.numbers[name]
     sign = -1 if metric.higher else 1
     return found.mean is None, sign * (found.mean or 0.0), -found.num_known / found.num_runs, row.label
 
 
-def _with_coordinations(rows: list[Row], remarks: list[str]) -> list[Row]:
+def _with_coordinations(rows: list[TableRow], remarks: list[str]) -> list[TableRow]:
     """The rows with the names of their coordinations, if these differ."""
     parts = [row.runs[0].config.get("coordination") for row in rows]
     names = [checks.one_line(choice("coordination", part)) if isinstance(part, Mapping) else "" for part in parts]
@@ -130,7 +130,7 @@ def _with_coordinations(rows: list[Row], remarks: list[str]) -> list[Row]:
     return [replace(row, coordination="" if "coordination" in row.keys else name) for row, name in zip(rows, names, strict=True)]
 
 
-def _refuse_unequal_samples(groups: Sequence[Group]) -> None:
+def _refuse_unequal_samples(groups: Sequence[RowGroup]) -> None:
     for group in groups:
         found = (run.summary["num_samples"] for row in group.rows for run in row.runs)
         counts = sorted({count for count in found if count is not None})
