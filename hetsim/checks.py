@@ -17,7 +17,9 @@ MAX_SHOWN = 200
 MAX_SUGGESTED, MAX_OPTIONS = 100, 1000
 """The maximum length of a name for suggestions, and the maximum number of options to compare."""
 """Letters of a wrong value that a sentence shows."""
-DEVICE = re.compile(r"auto|cpu|cuda(:(0|[1-9][0-9]{0,3}))?")
+ACCELERATORS = ("cuda",)
+"""The kinds of devices besides the CPU. `hetsim.workloads.device` has a class for each."""
+DEVICE = re.compile(rf"auto|cpu|({'|'.join(ACCELERATORS)})(:(0|[1-9][0-9]{{0,3}}))?")
 MOST = 10**15
 """The default bound of whole numbers. Sums and products fit into 64 bits or a float."""
 
@@ -130,7 +132,8 @@ def choice(key: str, value: Any, options: Sequence[str]) -> str:
 def device(key: str, value: Any) -> str:
     """The name of a device, or auto."""
     if not isinstance(value, str) or not DEVICE.fullmatch(value):
-        raise ValueError(f"{key} must be cpu, cuda, cuda:K or auto, not {shown(value)}")
+        names = ", ".join(f"{kind}, {kind}:K" for kind in ACCELERATORS)
+        raise ValueError(f"{key} must be cpu, {names} or auto, not {shown(value)}")
     return value
 
 

@@ -140,7 +140,7 @@ def test_the_device_of_a_rank_is_that_of_its_node_or_else_the_configs(monkeypatc
 @pytest.mark.parametrize(("count", "expected"), [(1, ["cuda:0", "cuda:0", "cpu", "cuda:0"]), (2, ["cuda:0", "cuda:1", "cpu", "cuda:0"])])
 def test_ranks_take_the_devices_of_their_host_in_turn(count: int, expected: list[str], monkeypatch: pytest.MonkeyPatch):
     """And share them, where there are fewer."""
-    monkeypatch.setattr(placement, "num_cuda_devices", lambda: count)
+    monkeypatch.setattr(devices, "num_cuda_devices", lambda: count)
     rows = [node(1.0, device=name) for name in ("cuda", "cuda", "cpu", "cuda")]
     made = experiment("method=ssgd", "workload=quadratic", cluster=cluster(*rows))
 

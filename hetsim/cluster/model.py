@@ -78,7 +78,7 @@ class NodeSpec:
     link_slowdown: LinkSlowdown | None = None
     rack: str | None = None
     device: str | None = None
-    """The device of the node's process in a real run: cpu, cuda or cuda:K; None: the config's `device`."""
+    """The device of the node's process in a real run; None: the config's `device`."""
     cost_per_hour: float = 0.0
     """The price of the node, in any currency. It does not affect times."""
 

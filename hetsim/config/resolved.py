@@ -13,8 +13,7 @@ from hetsim.cluster.parse.network import SHARING, network_mapping
 from hetsim.cluster.quantities import convert_to_si
 from hetsim.config.model_size import with_model
 from hetsim.config.named_gpus import with_names
-from hetsim.workloads import device
-from hetsim.workloads.device import AUTO
+from hetsim.workloads.device import AUTO, CPU, usual_kind
 
 
 def resolved(entries: Mapping[str, Any]) -> dict[str, Any]:
@@ -37,7 +36,7 @@ def resolved(entries: Mapping[str, Any]) -> dict[str, Any]:
         if not isinstance(part, Mapping):
             return part
         its = {**part, "gpus": chosen(part["gpus"])} if "gpus" in part else {**part}
-        return its | {"device": "cuda" if real and device.num_cuda_devices() else "cpu"} if part.get("device") == AUTO else its
+        return its | {"device": usual_kind() if real else CPU.kind} if part.get("device") == AUTO else its
 
     found: dict[str, Any] = chosen({"device": AUTO, **entries})
     if isinstance(cluster, Mapping):

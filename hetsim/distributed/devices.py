@@ -7,7 +7,7 @@ from typing import Literal
 
 from hetsim.distributed.environment import launched
 from hetsim.runtime.experiment import Experiment
-from hetsim.workloads.device import check_present, num_cuda_devices
+from hetsim.workloads.device import CPU, KINDS, check_present, split_name
 
 
 def local_ranks(experiment: Experiment) -> Sequence[int]:
@@ -23,11 +23,11 @@ def local_ranks(experiment: Experiment) -> Sequence[int]:
 
 def device_of(experiment: Experiment, rank: int, here: Sequence[int]) -> str:
     """The device of a rank of this host, whose ranks are `here`. Ranks on cuda get the GPUs in turn, and share them if necessary."""
-    name = experiment.device_of(rank)
-    if name != "cuda":
-        return name
-    on_cuda = [other for other in here if experiment.device_of(other) == "cuda"]
-    return f"cuda:{on_cuda.index(rank) % max(1, num_cuda_devices())}"
+    kind, index = split_name(experiment.device_of(rank))
+    if kind == CPU.kind or index is not None:
+        return experiment.device_of(rank)
+    sharing = [other for other in here if experiment.device_of(other) == kind]
+    return f"{kind}:{sharing.index(rank) % max(1, KINDS[kind].count())}"
 
 
 def reducing_library(gpus: Sequence[float]) -> Literal["gloo", "nccl"]:

@@ -26,8 +26,13 @@ SHARE_OF_FREE_MEMORY = 0.5
 
 
 class Device(ABC):
-    """Holds a task's vectors, and computes its gradients and updates."""
+    """Holds a task's vectors, and computes its gradients and updates.
 
+    A subclass is made from the number of the device among the devices of its kind, and from `autocast`.
+    """
+
+    kind: ClassVar[str]
+    """The beginning of the device's name: cpu, or one of `hetsim.checks.ACCELERATORS`."""
     in_cpu_memory: ClassVar[bool] = False
     """Whether its tensors are in the CPU's memory, where `begin_fetch` has nothing to wait for."""
 
@@ -56,6 +61,11 @@ class Device(ABC):
             yield
         finally:
             self.autocast = before
+
+    @staticmethod
+    @abstractmethod
+    def count() -> int:
+        """The number of devices of this kind that PyTorch can use on this machine."""
 
     @abstractmethod
     def synchronise(self) -> None:
@@ -128,12 +138,16 @@ def keep_kernels() -> None:
 class CPU(Device):
     """The CPU. Nothing is queued: a function returns when its result is computed."""
 
-    name: str = "cpu"
+    kind = name = "cpu"
     in_cpu_memory = True
 
-    def __init__(self, autocast: str | None = None) -> None:
+    def __init__(self, index: int = 0, autocast: str | None = None) -> None:
         self.autocast = autocast
         keep_kernels()
+
+    @staticmethod
+    def count() -> int:
+        return 1
 
     def synchronise(self) -> None:
         return None
@@ -152,6 +166,8 @@ class CUDA(Device):
     and which ones a copy still reads. So a block is reused after its data were sent, or have reached the device.
     """
 
+    kind = "cuda"
+
     def __init__(self, index: int, autocast: str | None = None) -> None:
         import torch
 
@@ -165,6 +181,10 @@ class CUDA(Device):
         self.gpu = float(int.from_bytes(hashlib.sha256(uuid.encode()).digest()[:6]))
         self._ahead: Any = None
         """The stream for data placed ahead; None before the first."""
+
+    @staticmethod
+    def count() -> int:
+        return num_cuda_devices()
 
     @contextlib.contextmanager
     def in_full_precision(self) -> Iterator[None]:
@@ -249,23 +269,39 @@ class CUDA(Device):
 def device(name: str, autocast: str | None = None, *, num_sharing: int = 1) -> Device:
     """The device with this name, for `num_sharing` ranks. cuda is the first GPU. Raises ValueError if it is missing."""
     if checks.device("device", name) == AUTO:
-        name = "cuda" if num_cuda_devices() else "cpu"
-    if name == "cpu":
-        return CPU(autocast)
+        name = usual_kind()
     check_present("device", name)
-    found = CUDA(int(name.partition(":")[2] or 0), autocast)
-    found.num_sharing = num_sharing
-    return found
+    kind, index = split_name(name)
+    made = KINDS[kind](index or 0, autocast)
+    made.num_sharing = num_sharing
+    return made
+
+
+def split_name(name: str) -> tuple[str, int | None]:
+    """The kind of a device, and its number among the devices of this kind; None if the name contains no number."""
+    kind, colon, index = name.partition(":")
+    return kind, int(index) if colon else None
+
+
+def usual_kind() -> str:
+    """The kind of device that a real run takes: the first kind of accelerator of which this machine has one, or else the CPU."""
+    return next((kind for kind in checks.ACCELERATORS if KINDS[kind].count()), CPU.kind)
 
 
 def check_present(key: str, name: str) -> None:
     """Raise ValueError if this machine has no such device, or PyTorch does not find it."""
-    if name in ("cpu", AUTO):
+    if name == AUTO:
         return
-    count, index = num_cuda_devices(), int(name.partition(":")[2] or 0)
-    if index >= count:
-        found = "no CUDA device" if not count else f"{count} CUDA device{'s' * (count > 1)}, counted from 0,"
-        raise ValueError(f"{key}={name}: PyTorch finds {found} on this machine: take {key}=cpu" + f" or {key}=cuda" * (count > 0))
+    kind, index = split_name(name)
+    count = KINDS[kind].count()
+    if (index or 0) >= count:
+        devices = f"{kind.upper()} device"
+        present = f"no {devices}" if not count else f"{count} {devices}{'s' * (count > 1)}, counted from 0,"
+        raise ValueError(f"{key}={name}: PyTorch finds {present} on this machine: take {key}=cpu" + f" or {key}={kind}" * (count > 0))
+
+
+KINDS: dict[str, type[CPU] | type[CUDA]] = {CPU.kind: CPU, CUDA.kind: CUDA}
+"""The class of each kind of device."""
 
 
 @cache

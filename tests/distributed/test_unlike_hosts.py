@@ -42,10 +42,10 @@ class Finder(importlib.abc.MetaPathFinder):
                 gpu = 7.0
 
                 def __init__(self, index, autocast=None):
-                    super().__init__(autocast)
+                    super().__init__(index, autocast)
                     self.name = f"cuda:{index}"
 
-            module.CUDA = OneGPU
+            module.KINDS["cuda"] = OneGPU
 
         spec.loader.exec_module = loading
         return spec
