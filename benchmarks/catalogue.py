@@ -201,7 +201,7 @@ def _write(path: Path, columns: Iterable[str], rows: Iterable[Iterable[object]])
 
 def compare() -> None:
     """Print the leave-one-out errors of laws."""
-    catalogue = tables.shipped()
+    catalogue = tables.shipped_catalogue()
     for name, effects in estimates.LAWS.items():
         errors = list(estimates.Law(catalogue.rows, catalogue.sources, effects).left_out.values())
         median, most = np.quantile(errors, [0.5, estimates.COVERED])

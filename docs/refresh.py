@@ -26,7 +26,7 @@ import numpy as np
 from hetsim.catalogue.curves import errors_left_out
 from hetsim.catalogue.estimates import Law
 from hetsim.catalogue.shown import gpu_cells, model_cells
-from hetsim.catalogue.tables import shipped as shipped_catalogue
+from hetsim.catalogue.tables import shipped_catalogue
 from hetsim.config.methods import shipped
 
 PAGES = [Path(__file__).parent / "reference" / name for name in ("methods.md", "cluster.md", "commands.md", "catalogue.md")]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hetsim import checks
 from hetsim.advice.simulated import Goal, experiment
-from hetsim.catalogue.tables import shipped as shipped_catalogue
+from hetsim.catalogue.tables import shipped_catalogue
 from hetsim.config.compose import composed
 from hetsim.config.methods import Method, shipped
 from hetsim.config.named_gpus import Named, named_gpus

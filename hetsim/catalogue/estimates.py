@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetsim.catalogue import curves
-from hetsim.catalogue.tables import Row, Source
+from hetsim.catalogue.tables import MeasuredStep, Source
 
 RIDGE = {"gpu": 0.01, "half": 0.3, "programs": 0.3, "pair": 0.3, "series": 1e-6}
 """The strength with which each effect is drawn to zero."""
@@ -45,7 +45,7 @@ Effect = tuple[str, ...]
 class Law:
     """The fitted law."""
 
-    def __init__(self, rows: Sequence[Row], sources: Mapping[str, Source], of_gpu: Collection[str] = CHOSEN) -> None:
+    def __init__(self, rows: Sequence[MeasuredStep], sources: Mapping[str, Source], of_gpu: Collection[str] = CHOSEN) -> None:
         self._rows, self._sources, self._of_gpu = rows, sources, of_gpu
         by_series: dict[tuple[str, str, str], list[int]] = {}
         for row in rows:
@@ -57,8 +57,8 @@ class Law:
         columns: dict[Effect, int] = {}
         entries = [[(columns.setdefault(effect, len(columns)), value) for effect, value in self._effects(row)] for row in rows]
         self._columns, self._matrix = columns, np.zeros((len(rows), len(columns)))
-        for place, its in enumerate(entries):
-            for column, value in its:
+        for place, effects in enumerate(entries):
+            for column, value in effects:
                 self._matrix[place, column] = value
         logs = np.array([math.log(row.seconds / self._size(row)) for row in rows])
         numbers: dict[tuple[str, ...], int] = {}
@@ -72,20 +72,20 @@ class Law:
         self._shares = self._weighted @ inverse
         self._roots, self._residuals = np.sqrt(weights), right - self._weighted @ self._solved
 
-    def _effects(self, row: Row) -> list[tuple[Effect, float]]:
-        found: list[tuple[Effect, float]] = [(("series", *row.series), 1.0)]
+    def _effects(self, row: MeasuredStep) -> list[tuple[Effect, float]]:
+        effects: list[tuple[Effect, float]] = [(("series", *row.series), 1.0)]
         of_gpu = {"gpu": 1.0, "half": -1.0 if row.precision == "fp32" else 1.0}
-        found += [((name, row.gpu), value) for name, value in of_gpu.items() if name in self._of_gpu]
+        effects += [((name, row.gpu), value) for name, value in of_gpu.items() if name in self._of_gpu]
         if "programs" in self._of_gpu:
-            found.append((("programs", row.gpu, self._sources[row.source].family), 1.0))
-        return [*found, (("pair", row.gpu, row.model), 1.0)]
+            effects.append((("programs", row.gpu, self._sources[row.source].family), 1.0))
+        return [*effects, (("pair", row.gpu, row.model), 1.0)]
 
-    def seconds(self, row: Row) -> float:
+    def seconds(self, row: MeasuredStep) -> float:
         """The seconds of this step. The row's own `seconds` are not used."""
         log = math.fsum(self._solved[self._columns[effect]] * value for effect, value in self._effects(row) if effect in self._columns)
         return math.exp(log) * self._size(row)
 
-    def _size(self, row: Row) -> float:
+    def _size(self, row: MeasuredStep) -> float:
         """The size of a batch, relative to the usual batch of its series."""
         share = self.share[row.model]
         return share + (1 - share) * row.batch / self.usual_batch[row.series]
@@ -104,12 +104,12 @@ class Law:
         models_of: dict[str, int] = {}
         for gpu, _ in places:
             models_of[gpu] = models_of.get(gpu, 0) + 1
-        found = {}
-        for (gpu, model), its in places.items():
-            errors = self._errors(its)[[len(gpus_of[self._rows[place].series]) > 1 for place in its]]
+        medians = {}
+        for (gpu, model), pair_places in places.items():
+            errors = self._errors(pair_places)[[len(gpus_of[self._rows[place].series]) > 1 for place in pair_places]]
             if models_of[gpu] > 1 and len(errors):
-                found[gpu, model] = math.exp(float(np.median(np.abs(errors)))) - 1
-        return found
+                medians[gpu, model] = math.exp(float(np.median(np.abs(errors)))) - 1
+        return medians
 
     def _errors(self, places: list[int]) -> NDArray[np.float64]:
         """The logarithmic errors of these rows by the law without them: (1 − their block of the hat matrix)⁻¹ · their residuals."""
@@ -118,6 +118,6 @@ class Law:
 
     def error(self, model: str) -> tuple[float, int]:
         """The relative error that covers the share `COVERED` of the left-out pairs (of this model if it has enough), and their number."""
-        of_model = [error for (_, its), error in self.left_out.items() if its == model]
+        of_model = [error for (_, name), error in self.left_out.items() if name == model]
         errors = of_model if len(of_model) >= ENOUGH else list(self.left_out.values())
         return (float(np.quantile(errors, COVERED)), len(errors)) if errors else (math.inf, 0)

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from hetsim import checks
-from hetsim.catalogue.tables import PRECISIONS, Catalogue, Gpu, Model, Row, Source, shipped
+from hetsim.catalogue.tables import PRECISIONS, Catalogue, Gpu, MeasuredStep, Model, Source, shipped_catalogue
 
 MAX_BYTES = 1_000_000
 EXAMPLE = "rows: [{gpu: rtx3090, model: my-net, precision: amp, batch: 32, seconds: 0.14, how: by hand}]"
@@ -19,11 +19,11 @@ OF_GPU, OF_MODEL = ("title", "memory_gb", "inside_gb_per_second"), ("title", "sa
 def catalogue_of(file: Any) -> Catalogue:
     """The shipped catalogue, with the rows of this file if one is given. Raises ValueError if the file is invalid."""
     if file is None:
-        return shipped()
+        return shipped_catalogue()
     if not isinstance(file, str):
         raise ValueError(f"the catalogue's file must be the name of a .yaml file, not {checks.shown(file)}")
-    gpus, models, rows = _parts(read(Path(file)))
-    base = shipped()
+    gpus, models, rows = _parse_tables(read_file(Path(file)))
+    base = shipped_catalogue()
     source = Source("own", "own", f"your own rows in {Path(file).name}", "", "", "", "yours", "as each row says")
     return Catalogue(
         {**base.gpus, **{gpu.name: gpu for gpu in gpus}},
@@ -33,7 +33,7 @@ def catalogue_of(file: Any) -> Catalogue:
     )
 
 
-def read(file: Path) -> dict[str, Any]:
+def read_file(file: Path) -> dict[str, Any]:
     """The parts of the file. No code runs, and errors quote only keys of the file."""
     what = f"the catalogue's file {checks.printable(str(file))}"
     try:
@@ -42,19 +42,19 @@ def read(file: Path) -> dict[str, Any]:
         text = file.read_text(encoding="utf-8")
         if "&" in text or "*" in text:
             raise ValueError(f"{what} contains & or *, which could stand for more than fits into memory: write each value out")
-        found = yaml.safe_load(text)
+        content = yaml.safe_load(text)
     except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError):
         raise ValueError(f"{what} cannot be read as YAML: write {EXAMPLE}") from None
-    return checks.mapping(what, found, required=("rows",), optional=("gpus", "models"), example=EXAMPLE)
+    return checks.mapping(what, content, required=("rows",), optional=("gpus", "models"), example=EXAMPLE)
 
 
-def _parts(found: Mapping[str, Any]) -> tuple[list[Gpu], list[Model], list[Row]]:
-    gpus = [_gpu(str(name).lower(), its) for name, its in _mapping("gpus", found.get("gpus"))]
-    models = [_model(str(name).lower(), its) for name, its in _mapping("models", found.get("models"))]
-    rows = [_row(f"rows[{place}]", its) for place, its in enumerate(_list(found["rows"]))]
-    known = {gpu.name for gpu in gpus} | {*shipped().gpus}, {model.name for model in models} | {*shipped().models}
+def _parse_tables(content: Mapping[str, Any]) -> tuple[list[Gpu], list[Model], list[MeasuredStep]]:
+    gpus = [_parse_gpu(str(name).lower(), entry) for name, entry in _mapping("gpus", content.get("gpus"))]
+    models = [_parse_model(str(name).lower(), entry) for name, entry in _mapping("models", content.get("models"))]
+    rows = [_parse_row(f"rows[{place}]", entry) for place, entry in enumerate(_list(content["rows"]))]
+    known_names = {gpu.name for gpu in gpus} | {*shipped_catalogue().gpus}, {model.name for model in models} | {*shipped_catalogue().models}
     for place, row in enumerate(rows):
-        for kind, name, names in (("gpu", row.gpu, known[0]), ("model", row.model, known[1])):
+        for kind, name, names in (("gpu", row.gpu, known_names[0]), ("model", row.model, known_names[1])):
             if name not in names:
                 raise ValueError(
                     f"rows[{place}].{kind} {checks.shown(name)} is neither shipped nor below {kind}s{checks.suggestion(name, names)}"
@@ -72,36 +72,36 @@ def _list(value: Any) -> Sequence[Any]:
     return value
 
 
-def _gpu(name: str, config: Any) -> Gpu:
-    its = checks.mapping(f"gpus.{name}", config or {}, optional=OF_GPU)
-    sizes = {key: None if its.get(key) is None else 1e9 * checks.number(f"gpus.{name}.{key}", its[key]) for key in OF_GPU[1:]}
-    return Gpu(name, str(its.get("title", name)), memory_bytes=sizes["memory_gb"], inside=sizes["inside_gb_per_second"])
+def _parse_gpu(name: str, config: Any) -> Gpu:
+    entry = checks.mapping(f"gpus.{name}", config or {}, optional=OF_GPU)
+    sizes = {key: None if entry.get(key) is None else 1e9 * checks.number(f"gpus.{name}.{key}", entry[key]) for key in OF_GPU[1:]}
+    return Gpu(name, str(entry.get("title", name)), memory_bytes=sizes["memory_gb"], inside=sizes["inside_gb_per_second"])
 
 
-def _model(name: str, config: Any) -> Model:
-    its = checks.mapping(f"models.{name}", config or {}, optional=OF_MODEL)
-    size = None if its.get("parameters") is None else checks.whole(f"models.{name}.parameters", its["parameters"])
-    return Model(name, str(its.get("title", name)), str(its.get("sample", "a sample")), size, "the user")
+def _parse_model(name: str, config: Any) -> Model:
+    entry = checks.mapping(f"models.{name}", config or {}, optional=OF_MODEL)
+    size = None if entry.get("parameters") is None else checks.whole(f"models.{name}.parameters", entry["parameters"])
+    return Model(name, str(entry.get("title", name)), str(entry.get("sample", "a sample")), size, "the user")
 
 
-def _row(key: str, config: Any) -> Row:
-    its = checks.mapping(key, config, required=("gpu", "model", "precision", "batch", "seconds"), optional=("how",), example=EXAMPLE)
-    precision = checks.choice(f"{key}.precision", its["precision"], PRECISIONS)
-    batch, seconds = checks.whole(f"{key}.batch", its["batch"]), checks.seconds(f"{key}.seconds", its["seconds"])
-    return Row(str(its["gpu"]).lower(), str(its["model"]).lower(), precision, batch, seconds, "own", str(its.get("how", "")))
+def _parse_row(key: str, config: Any) -> MeasuredStep:
+    entry = checks.mapping(key, config, required=("gpu", "model", "precision", "batch", "seconds"), optional=("how",), example=EXAMPLE)
+    precision = checks.choice(f"{key}.precision", entry["precision"], PRECISIONS)
+    batch, seconds = checks.whole(f"{key}.batch", entry["batch"]), checks.seconds(f"{key}.seconds", entry["seconds"])
+    return MeasuredStep(str(entry["gpu"]).lower(), str(entry["model"]).lower(), precision, batch, seconds, "own", str(entry.get("how", "")))
 
 
-def with_steps(file: Path, gpu: str, model: str, parameters: int, precision: str, steps: Mapping[int, float], how: str) -> dict[str, Any]:
+def add_steps(file: Path, gpu: str, model: str, parameters: int, precision: str, steps: Mapping[int, float], how: str) -> dict[str, Any]:
     """The parts of the file, or of a new one, with these steps. They replace its steps of the GPU, model and precision."""
-    known: dict[str, Any] = read(file) if file.exists() else {"rows": []}
-    gpus, models = dict(_mapping("gpus", known.get("gpus"))), dict(_mapping("models", known.get("models")))
-    if gpu not in shipped().gpus:
+    content: dict[str, Any] = read_file(file) if file.exists() else {"rows": []}
+    gpus, models = dict(_mapping("gpus", content.get("gpus"))), dict(_mapping("models", content.get("models")))
+    if gpu not in shipped_catalogue().gpus:
         gpus.setdefault(gpu, {"title": gpu})
-    if model not in shipped().models:
+    if model not in shipped_catalogue().models:
         models[model] = {"parameters": parameters}
-    its = {"gpu": gpu, "model": model, "precision": precision}
-    kept = [row for row in _list(known["rows"]) if not isinstance(row, Mapping) or {**row, **its} != row]
-    added = [{**its, "batch": batch, "seconds": seconds, "how": how} for batch, seconds in steps.items()]
-    found = {"gpus": gpus, "models": models, "rows": [*kept, *added]}
-    _parts(found)
-    return {key: value for key, value in found.items() if value}
+    pair = {"gpu": gpu, "model": model, "precision": precision}
+    kept = [row for row in _list(content["rows"]) if not isinstance(row, Mapping) or {**row, **pair} != row]
+    added = [{**pair, "batch": batch, "seconds": seconds, "how": how} for batch, seconds in steps.items()]
+    updated = {"gpus": gpus, "models": models, "rows": [*kept, *added]}
+    _parse_tables(updated)
+    return {key: value for key, value in updated.items() if value}

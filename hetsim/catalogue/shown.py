@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from hetsim.catalogue.tables import Catalogue, Gpu, Model, Row
+from hetsim.catalogue.tables import Catalogue, Gpu, MeasuredStep, Model
 from hetsim.catalogue.times import Choice
 
 
-def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+def align_columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     """Rows of cells as lines, in columns."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
@@ -35,16 +35,16 @@ def model_cells(catalogue: Catalogue, models: Sequence[Model]) -> list[list[str]
     return cells
 
 
-def measured_lines(catalogue: Catalogue, rows: Sequence[Row]) -> Iterator[str]:
+def measured_lines(catalogue: Catalogue, rows: Sequence[MeasuredStep]) -> Iterator[str]:
     """A line for each GPU and series: batch sizes, milliseconds, source and system."""
-    groups: dict[tuple[str, ...], list[Row]] = {}
+    groups: dict[tuple[str, ...], list[MeasuredStep]] = {}
     for row in rows:
         groups.setdefault((row.gpu, row.model, row.precision, row.source, row.system), []).append(row)
     cells = [["GPU", "model", "precision", "samples: ms", "source", "system"]]
-    for key, its in sorted(groups.items()):
-        curve = ", ".join(f"{row.batch}: {1000 * row.seconds:.4g}" for row in sorted(its, key=lambda row: row.batch))
-        cells.append([*key[:3], curve + (" (single point)" if len(its) == 1 else ""), *key[3:]])
-    yield from aligned(cells)
+    for key, steps in sorted(groups.items()):
+        curve = ", ".join(f"{row.batch}: {1000 * row.seconds:.4g}" for row in sorted(steps, key=lambda row: row.batch))
+        cells.append([*key[:3], curve + (" (single point)" if len(steps) == 1 else ""), *key[3:]])
+    yield from align_columns(cells)
     yield ""
     yield from source_lines(catalogue, sorted({row.source for row in rows}))
 
@@ -52,8 +52,8 @@ def measured_lines(catalogue: Catalogue, rows: Sequence[Row]) -> Iterator[str]:
 def source_lines(catalogue: Catalogue, names: Sequence[str]) -> Iterator[str]:
     """A line for each source: title, address, version, date, licence, and its method of measuring."""
     for name in names:
-        its = catalogue.sources[name]
-        yield f"{name}: {its.title}; {its.url} at {its.commit}, {its.date}; licence: {its.licence}; {its.how}"
+        source = catalogue.sources[name]
+        yield f"{name}: {source.title}; {source.url} at {source.commit}, {source.date}; licence: {source.licence}; {source.how}"
 
 
 def pair_lines(choice: Choice, gpu: Gpu, model: Model, precision: str | None) -> Iterator[str]:

@@ -67,7 +67,7 @@ Named = TypeVar("Named", Gpu, Model, Source)
 
 
 @dataclass(frozen=True)
-class Row:
+class MeasuredStep:
     """A measured step of one GPU."""
 
     gpu: str
@@ -91,47 +91,47 @@ class Catalogue:
     gpus: Mapping[str, Gpu]
     models: Mapping[str, Model]
     sources: Mapping[str, Source]
-    rows: tuple[Row, ...]
+    rows: tuple[MeasuredStep, ...]
 
     def gpu(self, name: str) -> Gpu:
         """The GPU with this name or alias, in letters of either case. Raises ValueError with the closest name if there is none."""
-        names = {each: gpu for gpu in self.gpus.values() for each in (*gpu.aliases, gpu.name)}
-        return _found("GPU", name, names)
+        names = {alias: gpu for gpu in self.gpus.values() for alias in (*gpu.aliases, gpu.name)}
+        return _look_up("GPU", name, names)
 
     def model(self, name: str) -> Model:
         """The model with this name, in letters of either case. Raises ValueError with the closest name if there is none."""
-        return _found("model", name, self.models)
+        return _look_up("model", name, self.models)
 
 
-def _found(kind: str, name: str, known: Mapping[str, Named]) -> Named:
+def _look_up(kind: str, name: str, table: Mapping[str, Named]) -> Named:
     key = str(name).strip().lower().replace(" ", "-").replace("_", "-")
-    if key not in known:
-        raise ValueError(f"{checks.shown(name)} is no {kind} of the catalogue{checks.suggestion(key, known) or ': see hetsim-catalogue'}")
-    return known[key]
+    if key not in table:
+        raise ValueError(f"{checks.shown(name)} is no {kind} of the catalogue{checks.suggestion(key, table) or ': see hetsim-catalogue'}")
+    return table[key]
 
 
 @cache
-def shipped() -> Catalogue:
+def shipped_catalogue() -> Catalogue:
     """The catalogue that hetsim ships."""
     gpus = [
         Gpu(
-            each["name"],
-            each["title"],
-            tuple(each["aliases"].split()),
-            _number(each["memory_gb"], 1e9),
-            _number(each["inside_gb_per_second"], 1e9),
-            *(each[name] for name in COLUMNS["gpus"][5:]),
+            row["name"],
+            row["title"],
+            tuple(row["aliases"].split()),
+            _number(row["memory_gb"], 1e9),
+            _number(row["inside_gb_per_second"], 1e9),
+            *(row[name] for name in COLUMNS["gpus"][5:]),
         )
-        for each in _read("gpus")
+        for row in _read("gpus")
     ]
-    models = [Model(**{**each, "parameters": int(each["parameters"]) if each["parameters"] else None}) for each in _read("models")]  # type: ignore[arg-type]
-    sources = [Source(**each) for each in _read("sources")]
-    rows = [Row(**{**each, "batch": int(each["batch"]), "seconds": float(each["seconds"])}) for each in _read("measured")]  # type: ignore[arg-type]
+    models = [Model(**{**row, "parameters": int(row["parameters"]) if row["parameters"] else None}) for row in _read("models")]  # type: ignore[arg-type]
+    sources = [Source(**row) for row in _read("sources")]
+    rows = [MeasuredStep(**{**row, "batch": int(row["batch"]), "seconds": float(row["seconds"])}) for row in _read("measured")]  # type: ignore[arg-type]
     return Catalogue(_by_name(gpus), _by_name(models), _by_name(sources), tuple(rows))
 
 
 def _by_name(table: Iterable[Named]) -> dict[str, Named]:
-    return {each.name: each for each in table}
+    return {entry.name: entry for entry in table}
 
 
 def _number(text: str, factor: float) -> float | None:

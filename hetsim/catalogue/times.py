@@ -11,7 +11,7 @@ from hetsim import checks
 from hetsim.catalogue import curves
 from hetsim.catalogue.curves import Table
 from hetsim.catalogue.estimates import Law
-from hetsim.catalogue.tables import PRECISIONS, Catalogue, Gpu, Model, Row
+from hetsim.catalogue.tables import PRECISIONS, Catalogue, Gpu, MeasuredStep, Model
 
 FITS = "lambda"
 """The family of sources whose batches are the largest that fit."""
@@ -67,14 +67,14 @@ class Choice:
 
         It is the series that has measured most of the GPUs, and among these the one with the most batch sizes.
         """
-        found, known = [self.catalogue.gpu(name) for name in gpus], self.catalogue.model(model)
-        series = self._series({gpu.name for gpu in found}, known, precision)
-        return [self._times(gpu, series) for gpu in found]
+        named_gpus, named_model = [self.catalogue.gpu(name) for name in gpus], self.catalogue.model(model)
+        series = self._series({gpu.name for gpu in named_gpus}, named_model, precision)
+        return [self._times(gpu, series) for gpu in named_gpus]
 
     def _series(self, gpus: Collection[str], model: Model, precision: str | None) -> Series:
         if precision is not None:
             checks.choice("precision", precision, PRECISIONS)
-        measured: dict[Series, list[Row]] = {}
+        measured: dict[Series, list[MeasuredStep]] = {}
         for row in self.catalogue.rows:
             if row.model == model.name and precision in (None, row.precision):
                 measured.setdefault(row.series, []).append(row)
@@ -83,14 +83,14 @@ class Choice:
             raise ValueError(f"nobody measured {model.name} in {precision}: take precision {' or '.join(having)}")
 
         def order(series: Series) -> tuple[int, int, int]:
-            its = measured[series]
-            return len({row.gpu for row in its} & {*gpus}), sum(row.gpu in gpus for row in its), len(its)
+            steps = measured[series]
+            return len({row.gpu for row in steps} & {*gpus}), sum(row.gpu in gpus for row in steps), len(steps)
 
         return max(sorted(measured), key=order)
 
     def _times(self, gpu: Gpu, series: Series) -> Times:
-        its = [row for row in self.catalogue.rows if row.series == series]
-        table = curves.measured(row for row in its if row.gpu == gpu.name)
+        steps = [row for row in self.catalogue.rows if row.series == series]
+        table = curves.measured_curve(row for row in steps if row.gpu == gpu.name)
         fits = self.max_samples(gpu, series)
         if len(table) > 1:
             return Times(gpu, series, table, len(table), 0.0, 0, fits)
@@ -102,7 +102,7 @@ class Choice:
                 f"nobody measured {gpu.name}, with any model: give its time, such as gpus: {{count: 1, seconds_per_sample: 2.5 ms}}"
             )
         batch = self.law.usual_batch[series]
-        seconds = self.law.seconds(Row(gpu.name, series[1], series[2], batch, 0.0, series[0], ""))
+        seconds = self.law.seconds(MeasuredStep(gpu.name, series[1], series[2], batch, 0.0, series[0], ""))
         error, num_pairs = self.law.error(series[1])
         return Times(gpu, series, curves.line(batch, seconds, share), 0, error, num_pairs, fits)
 
@@ -113,10 +113,10 @@ class Choice:
         for row in alike:
             if self.catalogue.sources[row.source].family == FITS:
                 largest[row.gpu] = max(row.batch, largest.get(row.gpu, 0))
-        memory = {name: its.memory_bytes for name in largest if (its := self.catalogue.gpus[name]).memory_bytes}
-        own = max((row.batch for row in alike if row.gpu == gpu.name), default=0)
+        memory = {name: other.memory_bytes for name in largest if (other := self.catalogue.gpus[name]).memory_bytes}
+        largest_measured = max((row.batch for row in alike if row.gpu == gpu.name), default=0)
         if gpu.name in largest:
-            return own
+            return largest_measured
         if not memory or not gpu.memory_bytes:
             return None
-        return max(own, int(gpu.memory_bytes * statistics.median(largest[name] / size for name, size in memory.items())), 1)
+        return max(largest_measured, int(gpu.memory_bytes * statistics.median(largest[name] / size for name, size in memory.items())), 1)

@@ -17,7 +17,7 @@ from hetsim.coordination.bookkeeping.timings import UnreportedTimings
 from hetsim.coordination.state import State
 from hetsim.plain import Unreadable, VectorType, fits, from_plain, hints
 from hetsim.runtime.experiment import Experiment, Optimizers
-from hetsim.runtime.rank import Checkpoint, by_fragment
+from hetsim.runtime.rank import Checkpoint, fragment_memories
 from hetsim.runtime.recording.curve import Point
 from hetsim.runtime.recording.metrics import PER_WORKER, SUMMED, TOTALS
 from hetsim.runtime.recording.trace import Trace
@@ -253,7 +253,7 @@ def _check_memories(checkpoint: Checkpoint, task: Task, optimizers: Optimizers) 
                 continue
             tried.append(memory)
             try:
-                fragments = by_fragment(memory)
+                fragments = fragment_memories(memory)
                 for part in fragments.values() or (memory,):
                     if not _is_memory(part, optimizer.initial(), nothing):
                         raise ValueError("it is of another kind or size")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from hetsim.catalogue.own import catalogue_of
-from hetsim.catalogue.shown import aligned, gpu_cells, measured_lines, model_cells, pair_lines
+from hetsim.catalogue.shown import align_columns, gpu_cells, measured_lines, model_cells, pair_lines
 from hetsim.catalogue.tables import PRECISIONS, Catalogue, Gpu, Model
 from hetsim.catalogue.times import Choice
 from hetsim.checks import printable
@@ -83,11 +83,11 @@ def _searched(catalogue: Catalogue, words: Sequence[str]) -> Iterator[str]:
 
 def _tables(catalogue: Catalogue, gpus: Sequence[Gpu], models: Sequence[Model]) -> Iterator[str]:
     if gpus:
-        yield from aligned(gpu_cells(catalogue, gpus))
+        yield from align_columns(gpu_cells(catalogue, gpus))
     if gpus and models:
         yield ""
     if models:
-        yield from aligned(model_cells(catalogue, models))
+        yield from align_columns(model_cells(catalogue, models))
 
 
 if __name__ == "__main__":

@@ -68,7 +68,7 @@ def as_rows(file: Path, given: str, rows_file: Path, words: Sequence[str]) -> No
     steps = dict(node.table) or line
     how = f"hetsim-calibrate, {its.date}, {its.machine}, PyTorch {its.torch}, {its.threads} threads on {its.device}"
     model, precision = its.workload.replace("_", "-"), "fp32" if its.dtype in ("float32", "float64") else "amp"
-    write_text(rows_file, as_yaml(own.with_steps(rows_file, gpu, model, its.num_parameters, precision, steps, how)))
+    write_text(rows_file, as_yaml(own.add_steps(rows_file, gpu, model, its.num_parameters, precision, steps, how)))
     print(f"{os.path.relpath(rows_file)}: {len(steps)} rows of {gpu} with {model}; see hetsim-catalogue --file {rows_file} {gpu} {model}")
 
 

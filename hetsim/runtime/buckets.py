@@ -21,19 +21,19 @@ def buckets_of(task: Task) -> Callable[[int], tuple[Bucket, ...]]:
     @cache
     def buckets(bucket_bytes: int) -> tuple[Bucket, ...]:
         limits = [max(1, nbytes // itemsize) for nbytes in (min(FIRST_BYTES, bucket_bytes), bucket_bytes)]
-        return divided(num, evenly(num, *limits) if (pieces := task.pieces()) is None else pieces, *limits)
+        return make_buckets(num, even_pieces(num, *limits) if (pieces := task.pieces()) is None else pieces, *limits)
 
     return buckets
 
 
-def evenly(num: int, first: int, others: int) -> Iterable[Piece]:
+def even_pieces(num: int, first: int, others: int) -> Iterable[Piece]:
     """Divide a vector of `num` entries into pieces that the backward pass completes at an even pace."""
     for stop in chain([num], range(num - first, 0, -others)):
         size = min(first if stop == num else others, stop)
         yield Piece(size, FORWARD + (1 - FORWARD) * (num - stop + size) / num)
 
 
-def divided(num: int, pieces: Iterable[Piece], first: int, others: int) -> tuple[Bucket, ...]:
+def make_buckets(num: int, pieces: Iterable[Piece], first: int, others: int) -> tuple[Bucket, ...]:
     """Make buckets of whole pieces, from the end of a vector of `num` entries. A bucket ends once it has `first` or `others` entries."""
     buckets: list[Bucket] = []
     start = stop = num
@@ -47,10 +47,10 @@ def divided(num: int, pieces: Iterable[Piece], first: int, others: int) -> tuple
     return tuple(buckets)
 
 
-def one_after_another(ready: Iterable[float], seconds: Iterable[Callable[[float], float]]) -> Iterator[tuple[float, float]]:
+def reduction_intervals(ready: Iterable[float], seconds: Iterable[Callable[[float], float]]) -> Iterator[tuple[float, float]]:
     """The begin and end of each reduction. It begins when its bucket is ready and the previous reduction has ended."""
     end = float("-inf")
-    for moment, its in zip(ready, seconds, strict=True):
+    for moment, duration in zip(ready, seconds, strict=True):
         begin = max(moment, end)
-        end = begin + its(begin)
+        end = begin + duration(begin)
         yield begin, end

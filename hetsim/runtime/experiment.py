@@ -204,8 +204,8 @@ class Experiment:
     @property
     def imports(self) -> tuple[str, ...]:
         """Modules that `load` imports."""
-        others = (each for each in (self.local_optimizer, self.regional_optimizer) if each is not None)
-        return (*self.workload.imports, *self.optimizer.imports, *(module for each in others for module in each.imports))
+        recipes = (recipe for recipe in (self.local_optimizer, self.regional_optimizer) if recipe is not None)
+        return (*self.workload.imports, *self.optimizer.imports, *(module for recipe in recipes for module in recipe.imports))
 
     def plan(self, task: Task) -> Plan:
         """The plan that assigns this task's samples."""

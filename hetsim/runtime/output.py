@@ -57,14 +57,14 @@ def outlive_readers(command: str, leave: Callable[[str], object] | None = None) 
             setattr(sys, name, io.TextIOWrapper(io.BufferedWriter(io.FileIO(os.devnull, "wb"))))
         elif stream is getattr(sys, f"__{name}__"):  # not that of a test or of a program around this one
             raw = _Output(stream.fileno(), "wb", closefd=False)
-            made = io.TextIOWrapper(
+            output = io.TextIOWrapper(
                 io.BufferedWriter(raw),
                 stream.encoding,
                 stream.errors,
                 line_buffering=stream.line_buffering,
                 write_through=stream.write_through,
             )
-            setattr(sys, name, made)
+            setattr(sys, name, output)
             if name == "stdout":
                 raw.command, raw.leave = command, leave
                 atexit.register(_end)

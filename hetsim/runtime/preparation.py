@@ -112,7 +112,7 @@ def prepare(
         timings = measured.timings(experiment.profile_batches)
         checkpoint = Checkpoint(state=experiment.coordination.initial(plan, task.initial(), timings))
     else:
-        checkpoint = with_these_pools(checkpoint, experiment, plan, optimizers)
+        checkpoint = fit_checkpoint(checkpoint, experiment, plan, optimizers)
     prepared = Preparation(
         experiment=experiment,
         task=task,
@@ -132,7 +132,7 @@ def prepare(
     return prepared
 
 
-def with_these_pools(checkpoint: Checkpoint, experiment: Experiment, plan: Plan, optimizers: Optimizers) -> Checkpoint:
+def fit_checkpoint(checkpoint: Checkpoint, experiment: Experiment, plan: Plan, optimizers: Optimizers) -> Checkpoint:
     """The checkpoint for a run whose samples belong to the same workers. Raises ValueError if they belong to others.
 
     Some pools, such as pools of files, do not depend on the number of workers, and allow another number. Then weights, the optimizer's
@@ -142,8 +142,8 @@ def with_these_pools(checkpoint: Checkpoint, experiment: Experiment, plan: Plan,
     cursors = state.next_sample
     num_workers, with_server = experiment.num_workers, experiment.coordination.needs_server
     if (plan.pools is None) == isinstance(cursors, Cursors):
-        before, now = ("shared", "owned") if plan.pools is not None else ("owned", "shared")
-        raise ValueError(f"data={now} cannot resume a run with data={before}: type data={before}")
+        earlier, now = ("shared", "owned") if plan.pools is not None else ("owned", "shared")
+        raise ValueError(f"data={now} cannot resume a run with data={earlier}: type data={earlier}")
     if experiment.regions is not None:
         if checkpoint.ranks and len(checkpoint.ranks) != experiment.num_ranks:
             raise ValueError(
@@ -153,7 +153,7 @@ def with_these_pools(checkpoint: Checkpoint, experiment: Experiment, plan: Plan,
         return checkpoint
     if not isinstance(cursors, Cursors):
         num_before = len(checkpoint.ranks) - with_server if checkpoint.ranks else num_workers
-        return checkpoint if num_before == num_workers else among_others(checkpoint, experiment, plan, optimizers, num_before)
+        return checkpoint if num_before == num_workers else change_num_workers(checkpoint, experiment, plan, optimizers, num_before)
     num_before = len(checkpoint.ranks) - with_server if checkpoint.ranks else len(cursors.of)
     if num_before == num_workers:
         return checkpoint
@@ -162,10 +162,10 @@ def with_these_pools(checkpoint: Checkpoint, experiment: Experiment, plan: Plan,
             f"the checkpoint is of a run of {num_before} workers, and with {num_workers} the samples would be divided in another way: "
             "resume it with as many workers, or divide them with partition=by_file"
         )
-    return among_others(checkpoint, experiment, plan, optimizers, num_before)
+    return change_num_workers(checkpoint, experiment, plan, optimizers, num_before)
 
 
-def among_others(checkpoint: Checkpoint, experiment: Experiment, plan: Plan, optimizers: Optimizers, num_before: int) -> Checkpoint:
+def change_num_workers(checkpoint: Checkpoint, experiment: Experiment, plan: Plan, optimizers: Optimizers, num_before: int) -> Checkpoint:
     """The checkpoint for another number of workers. Weights, the optimizer's memory and positions continue, and policies start anew."""
     state, cursors = checkpoint.state, checkpoint.state.next_sample
     num_workers, with_server = experiment.num_workers, experiment.coordination.needs_server

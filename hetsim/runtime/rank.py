@@ -15,7 +15,7 @@ Memory: TypeAlias = Mapping[str, Any] | Mapping[Fragment, Any]
 """The memory of an optimizer by name, or by fragment if it steps one fragment at a time."""
 
 
-def by_fragment(memory: Any) -> Mapping[Fragment, Any]:
+def fragment_memories(memory: Any) -> Mapping[Fragment, Any]:
     """The memories of an optimizer that steps one fragment at a time; empty if it steps whole vectors, or has not stepped yet."""
     return memory if isinstance(memory, Mapping) and memory and all(isinstance(key, Fragment) for key in memory) else {}
 
@@ -70,7 +70,7 @@ class RankState:
             if not effect.tentative:
                 self.optimizer = memory
             return weights
-        memories = by_fragment(self.optimizer)
+        memories = fragment_memories(self.optimizer)
         memory, weights = optimizer.step(memories.get(fragment), at, gradient, self.epoch, fragment)
         if not effect.tentative:
             self.optimizer = {**memories, fragment: memory}

@@ -18,7 +18,7 @@ from hetsim.runtime.profiling import Profile
 from hetsim.runtime.rank import Checkpoint, RankState
 from hetsim.runtime.recording.history import Checkpoints
 from hetsim.runtime.recording.metrics import Metrics
-from hetsim.runtime.recording.outcome import Outcome
+from hetsim.runtime.recording.outcome import RunOutcome
 from hetsim.runtime.recording.recorder import GRADIENT, UPDATE, Recorder, Row, ignore, interval_recorder
 from hetsim.runtime.recording.run_record import RunRecord, activity_until
 from hetsim.runtime.stop import StopDecision
@@ -140,7 +140,7 @@ class EventWorld:
         return at_end
 
     @property
-    def outcome(self) -> Outcome:
+    def outcome(self) -> RunOutcome:
         """The outcome of the finished run."""
         return self.record.outcome(self.membership.absent_at_end)
 

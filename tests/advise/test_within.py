@@ -11,7 +11,7 @@ import pytest
 from hetsim.advice.candidates import Candidate, baseline
 from hetsim.advice.simulated import SimulatedRun
 from hetsim.advice.timing import Timed, intervals
-from hetsim.catalogue.tables import shipped
+from hetsim.catalogue.tables import shipped_catalogue
 from hetsim.catalogue.times import Times
 from hetsim.config.named_gpus import Named
 
@@ -44,10 +44,10 @@ def said(error: float) -> list[str]:
     """What is said of a measured GPU and an estimated one, with this error."""
     its = {"a100-40gb": 0.0, "l4": error}
     times = {
-        name: Times(shipped().gpu(name), ("sia", "resnet50", "amp"), ((1, 1.0), (2, 2.0)), 0 if error else 2, error, 33, None)
+        name: Times(shipped_catalogue().gpu(name), ("sia", "resnet50", "amp"), ((1, 1.0), (2, 2.0)), 0 if error else 2, error, 33, None)
         for name, error in its.items()
     }
-    named = Named(shipped().model("resnet50"), times, {}, {"a100-40gb": (0,), "l4": (1,)})
+    named = Named(shipped_catalogue().model("resnet50"), times, {}, {"a100-40gb": (0,), "l4": (1,)})
     timing: Any = Formula()
     return list(intervals(named, timing, EVEN, timing.times([BOTH, ALONE, EVEN])))
 

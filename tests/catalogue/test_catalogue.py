@@ -11,7 +11,7 @@ import pytest
 
 from hetsim.catalogue import curves
 from hetsim.catalogue.estimates import Law
-from hetsim.catalogue.tables import Catalogue, Gpu, Model, Row, Source, shipped
+from hetsim.catalogue.tables import Catalogue, Gpu, MeasuredStep, Model, Source, shipped_catalogue
 from hetsim.catalogue.times import Choice
 from hetsim.cluster.compute_times import interpolate
 
@@ -22,7 +22,7 @@ def world(skipped: tuple[str, str] = ("", ""), *, noise: float = 0.0) -> Catalog
     """Four GPUs of speeds 1, 2, 4 and 8, five models, and a step that is exactly additive in logarithms."""
     gpus = {f"g{speed}": speed for speed in (1, 2, 4, 8)}
     rows = [
-        Row(gpu, f"m{work}", "fp32", 10, math.exp(noise * ((7 * place) % 5 - 2)) * work / speed, "lab", "")
+        MeasuredStep(gpu, f"m{work}", "fp32", 10, math.exp(noise * ((7 * place) % 5 - 2)) * work / speed, "lab", "")
         for place, (gpu, speed, work) in enumerate((gpu, speed, work) for gpu, speed in gpus.items() for work in (1, 3, 5, 7, 9))
         if (gpu, f"m{work}") != skipped
     ]
@@ -32,7 +32,7 @@ def world(skipped: tuple[str, str] = ("", ""), *, noise: float = 0.0) -> Catalog
 
 def test_each_figure_has_its_source() -> None:
     """Rows name GPUs, models and sources that are described; figures of GPUs cite a document."""
-    catalogue = shipped()
+    catalogue = shipped_catalogue()
 
     for row in catalogue.rows:
         assert row.gpu in catalogue.gpus
@@ -48,17 +48,17 @@ def test_each_figure_has_its_source() -> None:
 
 def test_names_are_found_by_alias_and_in_letters_of_either_case() -> None:
     """A name that is close to none is refused with the closest."""
-    assert shipped().gpu("A100").name == "a100-40gb"
-    assert shipped().gpu("RTX3090").name == "rtx3090"
+    assert shipped_catalogue().gpu("A100").name == "a100-40gb"
+    assert shipped_catalogue().gpu("RTX3090").name == "rtx3090"
     with pytest.raises(ValueError, match="did you mean 't4'"):
-        shipped().gpu("t44")
+        shipped_catalogue().gpu("t44")
     with pytest.raises(ValueError, match="no model of the catalogue"):
-        shipped().model("alexnet")
+        shipped_catalogue().model("alexnet")
 
 
 def test_a_measured_curve_is_returned_as_it_was_measured() -> None:
     """T4 with ResNet-50, of Sia's artifact."""
-    (times,) = Choice(shipped()).times(["t4"], "resnet50")
+    (times,) = Choice(shipped_catalogue()).times(["t4"], "resnet50")
 
     assert times.table[0] == (20, 0.14741)
     assert times.table[-1] == (200, 0.92353)
@@ -68,7 +68,7 @@ def test_a_measured_curve_is_returned_as_it_was_measured() -> None:
 
 def test_what_nobody_measured_is_estimated_and_says_so() -> None:
     """The interval and the number of pairs that it is from are in the sentence."""
-    (times,) = Choice(shipped()).times(["t4"], "bert-large", "fp16")
+    (times,) = Choice(shipped_catalogue()).times(["t4"], "bert-large", "fp16")
 
     assert times.num_measured == 0
     assert 0.05 < times.error < 0.5
@@ -105,7 +105,7 @@ def test_leaving_out_is_fitting_without() -> None:
 
 def test_a_single_point_is_on_a_line_with_the_share_of_other_curves() -> None:
     """Of the seconds at the largest batch of 10, a fifth is fixed on the other GPU, so it is here."""
-    known = [Row("a", "m", "fp32", batch, 1.0 + 0.4 * batch, "lab", "") for batch in (1, 5, 10)]
+    known = [MeasuredStep("a", "m", "fp32", batch, 1.0 + 0.4 * batch, "lab", "") for batch in (1, 5, 10)]
 
     assert curves.usual_share(known, "m") == pytest.approx(0.2)
     assert curves.line(10, 2.0, 0.2) == ((1, pytest.approx(0.56)), (10, 2.0))
@@ -113,7 +113,7 @@ def test_a_single_point_is_on_a_line_with_the_share_of_other_curves() -> None:
 
 def test_memory_bounds_the_samples_where_largest_batches_are_known() -> None:
     """A T4 was not measured by Lambda: it fits what cards do in proportion to their memory. No such batch of YOLOv3 is known."""
-    catalogue = Choice(shipped())
+    catalogue = Choice(shipped_catalogue())
 
     assert catalogue.times(["v100-32gb"], "resnet50", "amp")[0].max_samples == 608
     assert 200 <= (catalogue.times(["t4"], "resnet50", "amp")[0].max_samples or 0) < 400
@@ -123,6 +123,6 @@ def test_memory_bounds_the_samples_where_largest_batches_are_known() -> None:
 @pytest.mark.slow
 def test_the_catalogue_imports_no_torch() -> None:
     """It answers quickly."""
-    program = "import sys; from hetsim.catalogue.times import Choice; from hetsim.catalogue.tables import shipped; "
-    program += "Choice(shipped()).times(['t4'], 'resnet50'); assert 'torch' not in sys.modules"
+    program = "import sys; from hetsim.catalogue.times import Choice; from hetsim.catalogue.tables import shipped_catalogue; "
+    program += "Choice(shipped_catalogue()).times(['t4'], 'resnet50'); assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

@@ -29,7 +29,7 @@ from hetsim.effects import Batch, Contribution
 from hetsim.errors import RunStopped
 from hetsim.runtime.checkpointing import Due
 from hetsim.runtime.experiment import Experiment
-from hetsim.runtime.preparation import OF_POLICIES, among_others
+from hetsim.runtime.preparation import OF_POLICIES, change_num_workers
 from hetsim.runtime.rank import Checkpoint, RankState
 from hetsim.runtime.recording.metrics import Applied
 from hetsim.trust.shipped import configs
@@ -300,7 +300,7 @@ def test_among_other_workers_all_but_the_policies_continues() -> None:
     saved = Checkpoint(state=State(**own, **cast(Any, marks)), progress=progress)
 
     task, optimizers = now.load()
-    resumed = among_others(saved, now, now.plan(task), optimizers, before.num_workers)
+    resumed = change_num_workers(saved, now, now.plan(task), optimizers, before.num_workers)
 
     kept = {name for name, mark in marks.items() if getattr(resumed.state, name) is mark}
     assert kept == marks.keys() - set(OF_POLICIES)

@@ -24,7 +24,7 @@ from hetsim.coordination.all_reduce import SynchronousAllReduce
 from hetsim.distributed.rank.run import RankRun
 from hetsim.effects import Batch
 from hetsim.errors import RunFailed
-from hetsim.runtime.buckets import buckets_of, divided, evenly, one_after_another
+from hetsim.runtime.buckets import buckets_of, even_pieces, make_buckets, reduction_intervals
 from hetsim.runtime.experiment import Experiment
 from hetsim.runtime.rank import RankState
 from hetsim.workloads.device import device
@@ -49,14 +49,14 @@ def test_a_bucket_is_closed_once_it_is_full_and_the_first_one_sooner() -> None:
     """Pieces come from the end of the vector; a piece is never divided; the last bucket is ready at the gradient's end."""
     pieces = [Piece(3, 0.4), Piece(1, 0.5), Piece(5, 0.45), Piece(2, 0.7), Piece(9, 0.9)]
 
-    buckets = divided(20, pieces, 4, 6)
+    buckets = make_buckets(20, pieces, 4, 6)
 
     assert buckets == (Bucket(16, 20, 0.5), Bucket(9, 16, 0.7), Bucket(0, 9, 1.0))
 
 
 def test_without_layers_a_vector_is_completed_evenly_after_the_forward_pass() -> None:
     """A third of the time is the forward pass's, as the backward pass takes twice as long."""
-    pieces = list(evenly(12, 3, 6))
+    pieces = list(even_pieces(12, 3, 6))
 
     assert [piece.size for piece in pieces] == [3, 6, 3]
     assert [piece.ready for piece in pieces] == pytest.approx([1 / 3 + 2 / 3 * done / 12 for done in (3, 9, 12)])
@@ -72,7 +72,7 @@ def test_buckets_are_a_vector_divided(pieces: list[tuple[int, float]], first: in
     given = [Piece(*piece) for piece in pieces]
     num = sum(piece.size for piece in given)
 
-    buckets = divided(num, given, first, first + more)
+    buckets = make_buckets(num, given, first, first + more)
 
     assert [bucket.stop for bucket in buckets] == [num, *(bucket.start for bucket in buckets[:-1])]
     assert buckets[-1].start == 0
@@ -89,7 +89,7 @@ def test_reductions_wait_for_their_bucket_and_for_each_other() -> None:
     """The second one is ready before the first is over, the third one after the second."""
     seconds = [lambda _: 3.0, lambda _: 1.0, lambda begin: begin / 9]
 
-    assert list(one_after_another([1.0, 2.0, 9.0], seconds)) == [(1.0, 4.0), (4.0, 5.0), (9.0, 10.0)]
+    assert list(reduction_intervals([1.0, 2.0, 9.0], seconds)) == [(1.0, 4.0), (4.0, 5.0), (9.0, 10.0)]
 
 
 def test_a_step_is_the_last_gradient_and_what_of_the_reductions_comes_after_it() -> None:

@@ -14,7 +14,7 @@ from hetsim.coordination.bookkeeping.fragments import divide_into_fragments
 from hetsim.coordination.plan import Plan
 from hetsim.distributed.rank.run import RankRun
 from hetsim.effects import Batch, Fragment, Update
-from hetsim.runtime.rank import RankState, by_fragment
+from hetsim.runtime.rank import RankState, fragment_memories
 from hetsim.vector import Phantom
 from hetsim.workloads.optimizer import FlatOptimizer
 from hetsim.workloads.task import OptimizerRecipe, Recipe
@@ -260,7 +260,7 @@ def test_a_fragment_is_stepped_as_if_it_were_alone(name: str, options: dict[str,
         assert torch.equal(weights[other], before[other])
 
     assert torch.equal(weights, torch.cat(alone))
-    assert by_fragment(rank.optimizer)
+    assert fragment_memories(rank.optimizer)
     assert rank.num_updates == 7
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from hetsim.cli.main import main
 from hetsim.files.schema import check_kinds
-from hetsim.runtime.recording.outcome import Pool
+from hetsim.runtime.recording.outcome import PoolUse
 from hetsim.sweeps import job
 from hetsim.trust.shipped import configs
 
@@ -170,8 +170,8 @@ def test_a_closed_pool_says_what_its_last_epoch_has_left():
     """Nothing of one whose owner is there, nothing after a whole epoch, everything of one that nobody took from."""
     taken = [(30, 0, True), (30, 30, True), (30, 45, True), (30, 45, False)]
 
-    assert [Pool(samples=n, num_taken=q, closed=closed).remainder for n, q, closed in taken] == [30, 0, 15, 0]
-    assert Pool(samples=30, num_taken=45, closed=True).epochs == 1.5
+    assert [PoolUse(samples=n, num_taken=q, closed=closed).remainder for n, q, closed in taken] == [30, 0, 15, 0]
+    assert PoolUse(samples=30, num_taken=45, closed=True).epochs == 1.5
 
 
 def test_a_pool_that_was_closed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

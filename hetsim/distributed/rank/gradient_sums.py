@@ -12,7 +12,7 @@ from hetsim.cluster.network.collectives import Collectives
 from hetsim.distributed.communication.reduction import AddUp, Reduction
 from hetsim.distributed.communication.transport import Transport
 from hetsim.distributed.pacing.padding import Pace
-from hetsim.runtime.buckets import one_after_another
+from hetsim.runtime.buckets import reduction_intervals
 from hetsim.runtime.nonfinite import NonfiniteGradients, is_finite
 from hetsim.runtime.preparation import Preparation
 from hetsim.runtime.recording.recorder import ALL_REDUCE, GRADIENT
@@ -75,7 +75,7 @@ def summed(
         def taking(size: int, bucket: Bucket) -> Callable[[float], float]:
             return lambda begin: world.collectives.all_reduce_seconds(size, (*number, bucket.start), begin - began)
 
-        planned = list(one_after_another(map(max, zip(*ranks, strict=True)), map(taking, sizes, buckets)))
+        planned = list(reduction_intervals(map(max, zip(*ranks, strict=True)), map(taking, sizes, buckets)))
         begin, end_of_last = planned[-1]
         over = world.pace.due("all_reduce", begin, end_of_last - begin)
         intervals = [(since, until) for since, (_, until) in zip(ready, planned, strict=True)]

@@ -36,7 +36,7 @@ from hetsim.runtime.profiling import Profile, seconds_for_quota
 from hetsim.runtime.rank import Checkpoint, RankState
 from hetsim.runtime.recording.history import History
 from hetsim.runtime.recording.metrics import Metrics
-from hetsim.runtime.recording.outcome import Outcome
+from hetsim.runtime.recording.outcome import RunOutcome
 from hetsim.runtime.recording.recorder import Recorder
 from hetsim.runtime.recording.run_record import RunRecord
 from hetsim.runtime.recording.trace import Trace
@@ -195,7 +195,7 @@ class RankRun:
             recorder.close(self.last)
 
     @property
-    def outcome(self) -> Outcome:
+    def outcome(self) -> RunOutcome:
         """The outcome, on the leader, when `metrics` contains all ranks' activity and the history is closed."""
         return self.record.outcome(self.absent_at_end)
 

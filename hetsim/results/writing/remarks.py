@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import fields
 
-from hetsim.runtime.recording.outcome import Outcome
+from hetsim.runtime.recording.outcome import RunOutcome
 
 FELT = 0.1
 """The share of a run's time from which a server's updates would matter."""
@@ -13,7 +13,7 @@ UNEQUAL = 1.2
 """The ratio of the largest to the smallest share that is worth a remark."""
 
 
-def remarks(outcome: Outcome) -> list[str]:
+def remarks(outcome: RunOutcome) -> list[str]:
     """All remarks, one sentence each."""
     experiment = outcome.experiment
     found = (
@@ -36,7 +36,7 @@ def remarks(outcome: Outcome) -> list[str]:
     return [remark for remark in found if remark is not None]
 
 
-def diverged(outcome: Outcome) -> bool:
+def diverged(outcome: RunOutcome) -> bool:
     """Return whether the training diverged: the training loss was not finite, or ended above its initial value.
 
     The evaluated losses in `curve.csv` decide. Without them, the losses that were reported with the gradients decide.
@@ -44,7 +44,7 @@ def diverged(outcome: Outcome) -> bool:
     return _reason(outcome) is not None
 
 
-def _reason(outcome: Outcome) -> str | None:
+def _reason(outcome: RunOutcome) -> str | None:
     losses = {point.version: point.evaluation.train_loss for point in outcome.points if point.evaluation.train_loss is not None}
     if not losses or (outcome.divergence.reason is not None and outcome.experiment.stop_when_diverged):
         return outcome.divergence.reason
@@ -55,7 +55,7 @@ def _reason(outcome: Outcome) -> str | None:
     return f"its loss rose from {values[0]:.4g} to {values[-1]:.4g}" if values[-1] > values[0] else None
 
 
-def _divergence(outcome: Outcome) -> str | None:
+def _divergence(outcome: RunOutcome) -> str | None:
     reason = _reason(outcome)
     if reason is None:
         return None
@@ -63,7 +63,7 @@ def _divergence(outcome: Outcome) -> str | None:
     return f"the training diverged: {reason}{', where the run was stopped' if stopped else ''}; try a lower learning_rate"
 
 
-def _nonfinite(outcome: Outcome) -> str | None:
+def _nonfinite(outcome: RunOutcome) -> str | None:
     """A remark on gradients that were left out because they are not finite."""
     by_rank = [activity.num_nonfinite for activity in outcome.activity]
     if not any(by_rank):
@@ -74,13 +74,13 @@ def _nonfinite(outcome: Outcome) -> str | None:
     )
 
 
-def _budget(outcome: Outcome) -> str | None:
+def _budget(outcome: RunOutcome) -> str | None:
     if outcome.divergence.reason is not None and outcome.experiment.stop_when_diverged:
         return None
     return outcome.experiment.budget.remark(outcome.last.version, outcome.applied.seconds)
 
 
-def _weighting(outcome: Outcome) -> str | None:
+def _weighting(outcome: RunOutcome) -> str | None:
     """A remark on unequal shares with equal weights in a version of all workers, which is then not the gradient of the global batch."""
     coordination, applied = outcome.experiment.coordination, outcome.applied
     shares = coordination.allocation.shares(outcome.last.allocation)
@@ -95,13 +95,13 @@ def _weighting(outcome: Outcome) -> str | None:
     )
 
 
-def _doubts(outcome: Outcome) -> str | None:
+def _doubts(outcome: RunOutcome) -> str | None:
     """A remark on the reasons not to trust the times of a calibrated cluster."""
     calibrated = outcome.experiment.cluster.calibrated
     return None if calibrated is None else calibrated.doubtful
 
 
-def _calibration(outcome: Outcome) -> str | None:
+def _calibration(outcome: RunOutcome) -> str | None:
     """A remark if the run differs from what the cluster was calibrated with. A phantom stands for any workload of its size."""
     experiment = outcome.experiment
     if experiment.cluster.calibrated is None:
@@ -114,7 +114,7 @@ def _calibration(outcome: Outcome) -> str | None:
     )
 
 
-def _not_felt(outcome: Outcome) -> str | None:
+def _not_felt(outcome: RunOutcome) -> str | None:
     """A remark on described properties of a server or of shared links that have no effect, because the method has no server."""
     experiment = outcome.experiment
     cluster, server = experiment.cluster, experiment.cluster.server
@@ -131,7 +131,7 @@ def _not_felt(outcome: Outcome) -> str | None:
     return f"method={experiment.method} has no server, so it does not feel {', '.join(f'cluster.{key}' for key in keys)}"
 
 
-def _not_felt_by_a_phantom(outcome: Outcome) -> str | None:
+def _not_felt_by_a_phantom(outcome: RunOutcome) -> str | None:
     """A remark on keys that need losses or gradients, in a run without them. Keys that need weights are refused."""
     experiment = outcome.experiment
     typed = {"nonfinite=fail": experiment.nonfinite == "fail", "stop_when_diverged=true": experiment.stop_when_diverged}
@@ -142,7 +142,7 @@ def _not_felt_by_a_phantom(outcome: Outcome) -> str | None:
     return f"{' and '.join(idle)} {does} nothing, because workload={experiment.workload.name} has neither losses nor gradients"
 
 
-def _never_happened(outcome: Outcome) -> str | None:
+def _never_happened(outcome: RunOutcome) -> str | None:
     """A remark on nodes whose scheduled faults are all after the end of the run."""
     end, faults = outcome.applied.seconds, outcome.experiment.cluster.faults
     absences = {rank: its.scheduled for rank, its in faults.nodes.items() if its.scheduled}
@@ -158,7 +158,7 @@ def _never_happened(outcome: Outcome) -> str | None:
     )
 
 
-def _unused(outcome: Outcome) -> str | None:
+def _unused(outcome: RunOutcome) -> str | None:
     """A remark on workers whose own samples no version contains."""
     if outcome.pools is None or not outcome.applied.num_updates:
         return None
@@ -172,7 +172,7 @@ def _unused(outcome: Outcome) -> str | None:
     )
 
 
-def _closed(outcome: Outcome) -> str | None:
+def _closed(outcome: RunOutcome) -> str | None:
     """A remark on pools whose owners were absent at the end."""
     closed = [(rank, pool) for rank, pool in enumerate(outcome.pools or ()) if pool.closed]
     if not closed:
@@ -185,7 +185,7 @@ def _closed(outcome: Outcome) -> str | None:
     )
 
 
-def _tables(outcome: Outcome) -> str | None:
+def _tables(outcome: RunOutcome) -> str | None:
     """A remark on nodes whose single measured time is used for other sizes than the measured one."""
     shares = outcome.experiment.coordination.allocation.shares(outcome.last.allocation)
     nodes = outcome.experiment.cluster.nodes

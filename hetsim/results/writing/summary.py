@@ -16,10 +16,10 @@ from hetsim.results.writing.remarks import diverged, remarks
 from hetsim.results.writing.workers import MAX_LISTED, with_quantiles, write_workers
 from hetsim.runtime.recording import loggers, metrics
 from hetsim.runtime.recording.curve import Point
-from hetsim.runtime.recording.outcome import Outcome, Pool
+from hetsim.runtime.recording.outcome import PoolUse, RunOutcome
 
 
-def write_summary(folder: Path, outcome: Outcome, summary: dict[str, Any]) -> dict[str, Any]:
+def write_summary(folder: Path, outcome: RunOutcome, summary: dict[str, Any]) -> dict[str, Any]:
     """Write summary.json, curve.csv and, if asked for, the pictures. Then give all files of the run their names.
 
     Returns the `summary` as written: with quantiles instead of very many workers' numbers.
@@ -48,7 +48,7 @@ def write_summary(folder: Path, outcome: Outcome, summary: dict[str, Any]) -> di
     return summary
 
 
-def write_weights(path: Path, outcome: Outcome) -> None:
+def write_weights(path: Path, outcome: RunOutcome) -> None:
     """Write the weights as named tensors, for a model's `load_state_dict`."""
     from safetensors.torch import save
 
@@ -59,7 +59,7 @@ def write_weights(path: Path, outcome: Outcome) -> None:
 
 
 def summary_of(
-    outcome: Outcome,
+    outcome: RunOutcome,
     *,
     backend: str,
     wall_seconds: float,
@@ -105,7 +105,7 @@ def summary_of(
     }
 
 
-def _calibrated(outcome: Outcome) -> dict[str, Any]:
+def _calibrated(outcome: RunOutcome) -> dict[str, Any]:
     """For a calibrated cluster: its date, the clusters it is composed of, and the error of its predictions."""
     calibration = outcome.experiment.cluster.calibrated
     if calibration is None:
@@ -115,7 +115,7 @@ def _calibrated(outcome: Outcome) -> dict[str, Any]:
     return {"calibrated": {"date": calibration.date, "composed": list(calibration.composed), **known, **tried}}
 
 
-def pools(each: Sequence[Pool] | None) -> list[dict[str, Any]] | None:
+def pools(each: Sequence[PoolUse] | None) -> list[dict[str, Any]] | None:
     """The use of each worker's own samples, in rank order; None if all workers share the samples."""
     if each is None:
         return None

@@ -40,11 +40,11 @@ class Divergence:
         if self._first is None or not math.isfinite(self._first):
             self._first = applied.rounds[0].loss if isinstance(applied, SynchronousContributions) else loss
         if not math.isfinite(loss):
-            self._found(version, f"its loss was not finite at version {version}")
+            self._diverge(version, f"its loss was not finite at version {version}")
         elif loss <= self._first:
             self._num_samples_not_above = num_samples
         elif num_samples - self._num_samples_not_above >= self._samples_per_epoch:
-            self._found(version, f"its loss was above the initial loss, {self._first:.4g}, for a whole epoch until version {version}")
+            self._diverge(version, f"its loss was above the initial loss, {self._first:.4g}, for a whole epoch until version {version}")
         return self.reason is not None
 
     def saved(self) -> tuple[Any, ...]:
@@ -55,5 +55,5 @@ class Divergence:
         """Restore the result of `saved`."""
         self.reason, self.version, self._first, self._num_samples_not_above = saved
 
-    def _found(self, version: int, reason: str) -> None:
+    def _diverge(self, version: int, reason: str) -> None:
         self.reason, self.version = reason, version

@@ -93,22 +93,22 @@ class Checkpoints:
 
         Absent ranks get the states in which they will return. Older versions are dropped.
         """
-        found = self._ranks.get(version, {})
-        if version not in self._states or not found.keys() >= set(ranks):
+        states = self._ranks.get(version, {})
+        if version not in self._states or not states.keys() >= set(ranks):
             return
         state, num_gradients, progress = self._states[version]
         seconds = self._seconds.get(version, {})
-        found.update({rank.rank: rank for rank in absent if rank.rank not in found})
-        parts = [found[rank] for rank in sorted(found)]
-        for part in parts:
-            if part.rank < len(num_gradients):
-                part.num_gradients = num_gradients[part.rank]
+        states.update({rank.rank: rank for rank in absent if rank.rank not in states})
+        ordered = [states[rank] for rank in sorted(states)]
+        for rank_state in ordered:
+            if rank_state.rank < len(num_gradients):
+                rank_state.num_gradients = num_gradients[rank_state.rank]
         latest = max(seconds.values(), default=0.0)
         for collected in (self._ranks, self._states, self._seconds):
-            for older in [other for other in collected if other <= version]:
+            for older in [v for v in collected if v <= version]:
                 del collected[older]
-        at = tuple(seconds.get(part.rank, latest) for part in parts)
-        self.keep(Checkpoint(state=state, ranks=tuple(parts), seconds=at, progress=progress))
+        at = tuple(seconds.get(rank_state.rank, latest) for rank_state in ordered)
+        self.keep(Checkpoint(state=state, ranks=tuple(ordered), seconds=at, progress=progress))
 
     def forget(self) -> None:
         """Drop incomplete checkpoints, because they can never be complete after a change of membership."""

@@ -42,8 +42,8 @@ class Log:
     @property
     def numbers(self) -> dict[str, float]:
         """The numbers of the summary, by name."""
-        found = {**self.summary, **self.summary["final"]}
-        return {name: float(value) for name, value in found.items() if isinstance(value, int | float) and not isinstance(value, bool)}
+        values = {**self.summary, **self.summary["final"]}
+        return {name: float(value) for name, value in values.items() if isinstance(value, int | float) and not isinstance(value, bool)}
 
     @property
     def curve(self) -> list[tuple[Point, dict[str, float]]]:
@@ -59,8 +59,8 @@ def write(name: str, log: Log) -> None:
             raise ValueError(f"{place} is a link, and would be written through: remove it")
         LOGGERS[name](log)
     except Exception as error:
-        said = checks.one_line(f"{type(error).__name__}: {error}")
-        warnings.warn(f"logger={name} did not get this run ({said}); the run's own files are complete", stacklevel=2)
+        reason = checks.one_line(f"{type(error).__name__}: {error}")
+        warnings.warn(f"logger={name} did not get this run ({reason}); the run's own files are complete", stacklevel=2)
 
 
 def _to_tensorboard(log: Log) -> None:
@@ -99,8 +99,8 @@ def _to_mlflow(log: Log) -> None:
 
     place = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{(log.folder / 'mlflow.db').absolute()}"
     client = MlflowClient(tracking_uri=place)
-    found = client.get_experiment_by_name("hetsim")
-    experiment = client.create_experiment("hetsim") if found is None else found.experiment_id
+    existing = client.get_experiment_by_name("hetsim")
+    experiment = client.create_experiment("hetsim") if existing is None else existing.experiment_id
     run = client.create_run(experiment, run_name=log.title).info.run_id
     parameters = [Param(key, str(value)[:MAX_PARAMETER]) for key, value in log.config.items()]
     last = log.points[-1]

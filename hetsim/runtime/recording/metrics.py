@@ -66,16 +66,16 @@ class RankActivity:
 
     def after(self, earlier: RankActivity) -> RankActivity:
         """This activity after an earlier one of the same rank."""
-        both = replace(self, **{name: getattr(earlier, name) + getattr(self, name) for name in SUMMED})
-        both.recent.extend((*earlier.recent, *self.recent))
-        return both
+        total = replace(self, **{name: getattr(earlier, name) + getattr(self, name) for name in SUMMED})
+        total.recent.extend((*earlier.recent, *self.recent))
+        return total
 
     def add(self, earlier: RankActivity) -> None:
         """Add the rank's earlier work."""
-        both = self.after(earlier)
+        total = self.after(earlier)
         for name in SUMMED:
-            setattr(self, name, getattr(both, name))
-        self.recent = both.recent
+            setattr(self, name, getattr(total, name))
+        self.recent = total.recent
 
     def as_numbers(self) -> dict[str, Any]:
         """All fields as JSON numbers."""
@@ -121,7 +121,7 @@ class Applied:
     @property
     def count(self) -> list[int]:
         """The number of contributions of each worker."""
-        return added(self._count, ((ranks, count) for (ranks, _), count in self._rounds.items()))
+        return add_by_rank(self._count, ((ranks, count) for (ranks, _), count in self._rounds.items()))
 
     @property
     def num_gradients(self) -> list[int]:
@@ -131,7 +131,7 @@ class Applied:
     @property
     def staleness(self) -> list[int]:
         """The sum of the staleness of each worker's contributions."""
-        return added(self._staleness, ((ranks, count * staleness) for (ranks, staleness), count in self._rounds.items()))
+        return add_by_rank(self._staleness, ((ranks, count * staleness) for (ranks, staleness), count in self._rounds.items()))
 
     @property
     def weight_shares(self) -> list[float | None]:
@@ -217,11 +217,11 @@ class Applied:
         self._alike = None
 
 
-def _split_alike(one: SynchronousContributions, other: SynchronousContributions) -> bool:
+def _split_alike(first: SynchronousContributions, second: SynchronousContributions) -> bool:
     """Whether every rank has equally many samples in both, round by round. Compares layouts by identity."""
-    return len(one.rounds) == len(other.rounds) and all(
+    return len(first.rounds) == len(second.rounds) and all(
         a.batches.layout is b.batches.layout and a.batches.num_samples == b.batches.num_samples
-        for a, b in zip(one.rounds, other.rounds, strict=True)
+        for a, b in zip(first.rounds, second.rounds, strict=True)
     )
 
 
@@ -288,7 +288,7 @@ def check_finite(applied: Applied, activity: Sequence[RankActivity]) -> None:
         raise RunFailed("the run's clock is larger than any float: lower the largest times of the cluster, or the spread of its noise")
 
 
-def added(numbers: Sequence[int], more: Iterable[tuple[Sequence[int], int]]) -> list[int]:
+def add_by_rank(numbers: Sequence[int], more: Iterable[tuple[Sequence[int], int]]) -> list[int]:
     """The numbers by rank, with each further number added to all of its ranks."""
     result = list(numbers)
     for ranks, number in more:
@@ -341,6 +341,6 @@ def percentile(counts: Mapping[int, int], percent: int) -> int | None:
     return None
 
 
-def ratio(part: float, whole: float) -> float | None:
-    """part / whole; None if `whole` is 0."""
-    return part / whole if whole else None
+def ratio(part: float, total: float) -> float | None:
+    """part / total; None if `total` is 0."""
+    return part / total if total else None

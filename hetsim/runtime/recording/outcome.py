@@ -15,7 +15,7 @@ from hetsim.vector import Phantom, Vector
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pool:
+class PoolUse:
     """The use of one worker's own samples."""
 
     samples: int
@@ -36,16 +36,16 @@ class Pool:
         return (-self.num_taken % self.samples if self.num_taken else self.samples) if self.closed else 0
 
     @classmethod
-    def each(cls, sizes: Sequence[int] | None, last: State, absent: Collection[int]) -> list[Pool] | None:
+    def of_run(cls, sizes: Sequence[int] | None, last: State, absent: Collection[int]) -> list[PoolUse] | None:
         """The pools of a run that ended in state `last`, with these workers absent."""
         taken = last.rewound().next_sample
         if sizes is None or not isinstance(taken, Cursors):
             return None
-        return [Pool(samples=samples, num_taken=taken.of[rank], closed=rank in absent) for rank, samples in enumerate(sizes)]
+        return [PoolUse(samples=samples, num_taken=taken.of[rank], closed=rank in absent) for rank, samples in enumerate(sizes)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class RunOutcome:
     """The numbers of a finished run, from any world."""
 
     experiment: Experiment
@@ -62,7 +62,7 @@ class Outcome:
     """The number of passes over the data in the samples that are applied in `last`."""
     profile_seconds: float
     """The seconds of measuring the workers before the run."""
-    pools: Sequence[Pool] | None = None
+    pools: Sequence[PoolUse] | None = None
     """The pools by rank if data belong to workers; else None."""
 
     @property

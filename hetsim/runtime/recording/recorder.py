@@ -95,17 +95,17 @@ def interval_recorder(recorders: Collection[Recorder], kind: int) -> RecordInter
     if len(others) == 1:
         second = others[0]
 
-        def both(row: Row) -> None:
+        def record_twice(row: Row) -> None:
             first(row)
             second(row)
 
-        return both
+        return record_twice
 
-    def each(row: Row) -> None:
+    def record_all(row: Row) -> None:
         for record in observing:
             record(row)
 
-    return each
+    return record_all
 
 
 def ignore(row: Row) -> None:

@@ -11,12 +11,12 @@ from hetsim.runtime.rank import Checkpoint
 from hetsim.runtime.recording.curve import LearningCurve
 from hetsim.runtime.recording.history import History
 from hetsim.runtime.recording.metrics import Applied, RankActivity
-from hetsim.runtime.recording.outcome import Outcome, Pool
+from hetsim.runtime.recording.outcome import PoolUse, RunOutcome
 from hetsim.runtime.recording.progress import progress_bars
 from hetsim.runtime.recording.recorder import Recorder
 
 
-class Measured(Protocol):
+class RunMetrics(Protocol):
     """Metrics, in the form of a world."""
 
     @property
@@ -48,7 +48,7 @@ class RunRecord:
         self.experiment = experiment
         self.leads = leads
         """Whether this rank decides and its versions count."""
-        self.metrics: Measured = metrics
+        self.metrics: RunMetrics = metrics
         self.curve = LearningCurve(
             task,
             every_samples=math.inf if epochs is None else epochs * task.num_samples,
@@ -76,7 +76,7 @@ class RunRecord:
     def num_gradients(self) -> list[int]:
         """The number of each worker's applied gradients, including those before a resume."""
         counted = zip(self.num_gradients_before, self.metrics.applied.num_gradients, self._counted_before, strict=True)
-        return [before + now - then for before, now, then in counted]
+        return [earlier + now - then for earlier, now, then in counted]
 
     def progress(self) -> dict[str, Any]:
         """The progress of the leader's recorders at one of its commits. For a checkpoint."""
@@ -104,23 +104,23 @@ class RunRecord:
         self.history.divergence.restore(progress["divergence"])
         self.history.start = self.history.start.evolve(num_samples=progress["first_sample"])
 
-    def outcome(self, absent: Collection[int] = ()) -> Outcome:
+    def outcome(self, absent: Collection[int] = ()) -> RunOutcome:
         """The outcome of the finished run. `absent` workers were absent at its end."""
         history = self.history
-        return Outcome(
+        return RunOutcome(
             experiment=self.experiment, start=history.start, last=history.last,
             applied=self.metrics.applied, activity=self.metrics.activity,
             points=self.curve.points, curve=self.curve, divergence=history.divergence,
             num_epochs=history.last.num_samples / history.samples_per_epoch, profile_seconds=self.profile_seconds,
-            pools=Pool.each(self.curve.task.pools, history.last, absent),
+            pools=PoolUse.of_run(self.curve.task.pools, history.last, absent),
         )  # fmt: skip
 
 
 def activity_until(activity: Sequence[RankActivity], seconds: Sequence[float]) -> tuple[dict[str, Any], ...]:
     """Each worker's activity until its commit."""
     cut = []
-    for its, moment in zip(activity, seconds, strict=False):
-        copy = RankActivity.of_numbers(its.as_numbers(), its.num_ahead)
+    for worker, moment in zip(activity, seconds, strict=False):
+        copy = RankActivity.of_numbers(worker.as_numbers(), worker.num_ahead)
         copy.cut(moment)
         cut.append({**copy.as_numbers(), "recent": tuple(copy.recent)})
     return tuple(cut)
@@ -129,5 +129,5 @@ def activity_until(activity: Sequence[RankActivity], seconds: Sequence[float]) -
 def activity_of(checkpoint: Checkpoint, num_workers: int, num_ahead: int) -> list[RankActivity]:
     """Each worker's activity before this checkpoint. A new worker was absent until then."""
     saved: Sequence[Mapping[str, Any]] = checkpoint.progress.get("activity", ())
-    found = [RankActivity.of_numbers(numbers, num_ahead) for numbers in saved[:num_workers]]
-    return [*found, *(RankActivity(num_ahead=num_ahead, down_seconds=checkpoint.began) for _ in range(num_workers - len(found)))]
+    activity = [RankActivity.of_numbers(numbers, num_ahead) for numbers in saved[:num_workers]]
+    return [*activity, *(RankActivity(num_ahead=num_ahead, down_seconds=checkpoint.began) for _ in range(num_workers - len(activity)))]

@@ -211,11 +211,11 @@ class TracePart(Trace):
             self.flush()
             with named_in_errors(Path(tempfile.gettempdir())):
                 self._writer.close()
-                found = list(self.pieces())
+                stream = list(self.pieces())
                 self._file.close()
                 self._file = SpooledTemporaryFile(max_size=MAX_MEMORY_BYTES)  # noqa: SIM115  (closed in __exit__)
             self._writer = None
-            return found
+            return stream
 
     def pieces(self) -> Iterator[bytes]:
         """The finished stream, piece by piece."""

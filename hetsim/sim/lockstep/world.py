@@ -20,11 +20,11 @@ from hetsim.cluster.network.collectives import Collectives
 from hetsim.coordination.bookkeeping.contributions import SynchronousContributions
 from hetsim.coordination.bookkeeping.timings import UnreportedTimings
 from hetsim.coordination.state import State
-from hetsim.runtime.buckets import one_after_another
+from hetsim.runtime.buckets import reduction_intervals
 from hetsim.runtime.experiment import Experiment, Optimizers
 from hetsim.runtime.preparation import prepare
 from hetsim.runtime.rank import Checkpoint, RankState
-from hetsim.runtime.recording.outcome import Outcome
+from hetsim.runtime.recording.outcome import RunOutcome
 from hetsim.runtime.recording.recorder import ALL_REDUCE, GATHER, GRADIENT, UPDATE, Recorder, interval_recorder
 from hetsim.runtime.recording.run_record import RunRecord
 from hetsim.runtime.world import handlers, unsupported
@@ -105,7 +105,7 @@ class LockstepWorld:
         return bool(same) and not (cluster.faults.nodes or cluster.shares_cores) and isinstance(task.initial(), Phantom)
 
     @property
-    def outcome(self) -> Outcome:
+    def outcome(self) -> RunOutcome:
         """The outcome of the finished run."""
         return self.record.outcome()
 
@@ -156,7 +156,7 @@ class LockstepWorld:
         number = self.state.enter_collective()
         numbers = [(*number, bucket.start) for bucket in buckets]
         seconds = [partial(self._collectives.all_reduce_seconds, *its) for its in zip(sizes, numbers, strict=True)]
-        reductions = one_after_another([float(ranks.max()) for ranks in entered], seconds)
+        reductions = reduction_intervals([float(ranks.max()) for ranks in entered], seconds)
         for since, size, (_, until) in zip(entered, sizes, reductions, strict=True):
             over = np.full_like(now, until)
             self._record_rows(ALL_REDUCE, since, over, self.state.version, size=size)
