@@ -34,16 +34,16 @@ class Cost(NamedTuple):
 
 NUM_READS = 100
 """How often the clocks are read to find out what that costs."""
-Round = Mapping[str, Cost]
+RoundCosts = Mapping[str, Cost]
 """The costs of one round by the name of the effect, and of the `PROGRAM`."""
 
 
-def accounted(
+def account_rounds(
     program: Program[Any],
     *,
     process: Callable[[], float],
     until: Callable[[], bool],
-    over: Callable[[Round, int], None],
+    over: Callable[[RoundCosts, int], None],
 ) -> Program[State | None]:
     """Run the program until `until()` is true at a commit; it ends as at the end of a budget. Returns the last committed state.
 
@@ -61,9 +61,9 @@ def accounted(
     def now() -> Cost:
         return Cost(time.perf_counter(), time.thread_time(), process())
 
-    def add(name: str, before: Cost) -> Cost:
+    def add(name: str, since: Cost) -> Cost:
         after = now()
-        took = after.less(before).less(clocks)
+        took = after.less(since).less(clocks)
         costs[name] = costs[name].plus(Cost(max(0.0, took.wall), max(0.0, took.thread), max(0.0, took.process), 1))
         return after
 
@@ -73,15 +73,15 @@ def accounted(
     took = last.less(first)
     clocks = Cost(took.wall / NUM_READS, took.thread / NUM_READS, took.process / NUM_READS)  # what reading the clocks itself costs
     with closing(program):
-        before = now()
+        since = now()
         while True:
             try:
                 effect = program.send(answer)
             except StopIteration:
                 return state
-            before = add(PROGRAM, before)
+            since = add(PROGRAM, since)
             answer = yield effect
-            before = add(type(effect).__name__, before)
+            since = add(type(effect).__name__, since)
             if isinstance(effect, Commit):
                 state, answer = effect.state, answer and not until()
             if isinstance(effect, Gradient):
@@ -89,4 +89,4 @@ def accounted(
             if isinstance(effect, Gradient if samples else Commit):
                 over(dict(costs), samples)
                 costs.clear()
-                before = now()
+                since = now()

@@ -13,11 +13,11 @@ from hetsim.calibration.program import (
     PARTS_OF_MODEL,
     ChangingSplit,
     Measurement,
-    after,
-    at_the_same_time,
+    group_sizes,
+    idle_phase,
     known_sizes,
-    nothing,
     sizes_of,
+    true_from_call,
 )
 from hetsim.calibration.readings import IN_STEP, Reading
 from hetsim.coordination.all_reduce import SynchronousAllReduce
@@ -36,16 +36,16 @@ class AmongWorkers(Measurement):
 
     def phases(self, node: Node, plan: Plan, state: State, readings: list[Reading]) -> Iterator[Program[None]]:
         weights = state.weights
-        yield from self.gradients(node, plan, weights, readings, at_the_same_time(node.num_workers)[:-1])
-        yield self.for_seconds(1, 1, partial(self.in_a_row, node, plan, state), readings)
+        yield from self.gradients(node, plan, weights, readings, group_sizes(node.num_workers)[:-1])
+        yield self.for_seconds(1, 1, partial(self.run_local_sgd, node, plan, state), readings)
         yield self.updates(node, weights, readings)
         ssgd = SynchronousAllReduce(admission=Barrier())
-        yield self.for_seconds(MIN_ROUNDS, 10, partial(self.in_training, node, plan, state, ssgd, IN_STEP), readings)
+        yield self.for_seconds(MIN_ROUNDS, 10, partial(self.run_in_training, node, plan, state, ssgd, IN_STEP), readings)
         changing = SynchronousAllReduce(admission=Barrier(), allocation=ChangingSplit())
-        known = known_sizes(plan, node.rank)
-        yield self.for_seconds(1, 10, partial(self.with_changing_split, node, plan, state, changing, known), readings)
+        sizes = known_sizes(plan, node.rank)
+        yield self.for_seconds(1, 10, partial(self.run_changing_split, node, plan, state, changing, sizes), readings)
         delayed = DelayedAllReduce(admission=Barrier(), warm_up=0)
-        yield self.for_seconds(MIN_ROUNDS, 10, partial(self.overlapped, node, plan, state, delayed), readings)
+        yield self.for_seconds(MIN_ROUNDS, 10, partial(self.run_overlapped, node, plan, state, delayed), readings)
         yield self.rest()
         for part in PARTS_OF_MODEL:
             yield self.all_reduces(weights[: max(1, len(weights) // part)], readings)
@@ -55,13 +55,13 @@ class AmongWorkers(Measurement):
     ) -> Program[None]:
         """Run a method without a server: `first` rounds, and then, with readings, as many as the slowest rank can do in the phase."""
         began = time.perf_counter()
-        yield from run([], after(first))
+        yield from run([], true_from_call(first))
         longest = max((yield from Gather(time.perf_counter() - began))) / first
-        yield from run(readings, after(max(least, int(self.seconds / longest))))
+        yield from run(readings, true_from_call(max(least, int(self.seconds / longest))))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Uncapped(Measurement):
+class UncappedWorkers(Measurement):
     """Measurements without hetsim's caps: gradients of one size, alone and at the same time, and all-reduces.
 
     Capped gradients seldom run at the same time, and caps cover a part of an all-reduce.
@@ -73,8 +73,8 @@ class Uncapped(Measurement):
         weights = state.weights
         sizes = sizes_of(plan, node.rank, (1.0,))
         for rank in range(node.num_workers):
-            yield self.steps(node, weights, sizes, readings, "alone") if rank == node.rank else nothing()
-        for busy in at_the_same_time(node.num_workers):
-            yield self.steps(node, weights, sizes, readings, f"beside {busy}") if node.rank < busy else nothing()
+            yield self.steps(node, weights, sizes, readings, "alone") if rank == node.rank else idle_phase()
+        for busy in group_sizes(node.num_workers):
+            yield self.steps(node, weights, sizes, readings, f"beside {busy}") if node.rank < busy else idle_phase()
         for part in PARTS_OF_MODEL:
             yield self.all_reduces(weights[: max(1, len(weights) // part)], readings)

@@ -14,9 +14,9 @@ from hetsim.calibration.program import (
     PARTS_OF_MODEL,
     ChangingSplit,
     Measurement,
-    at_the_same_time,
+    group_sizes,
+    idle_phase,
     known_sizes,
-    nothing,
 )
 from hetsim.calibration.readings import AT_OWN_PACE, IN_STEP, Reading
 from hetsim.calibration.sharing import PULL, PUSH
@@ -38,16 +38,16 @@ class AroundServer(Measurement):
     def phases(self, node: Node, plan: Plan, state: State, readings: list[Reading]) -> Iterator[Program[None]]:
         weights = state.weights
         if self.computes:
-            yield from self.gradients(node, plan, weights, readings, at_the_same_time(node.num_workers))
+            yield from self.gradients(node, plan, weights, readings, group_sizes(node.num_workers))
         yield self.updates(node, weights, readings)
         for kind, admission in ((AT_OWN_PACE, EveryGradient()), (IN_STEP, Barrier())):
-            yield self.in_training(node, plan, state, ParameterServer(admission=admission), kind, readings, self.over(node.num_workers))
+            yield self.run_in_training(node, plan, state, ParameterServer(admission=admission), kind, readings, self.over(node.num_workers))
         if self.computes:
             changing = ParameterServer(admission=Barrier(), allocation=ChangingSplit())
-            its = known_sizes(plan, node.rank) if node.rank != node.server else set()
-            yield self.with_changing_split(node, plan, state, changing, its, readings, self.over(node.num_workers))
+            sizes = known_sizes(plan, node.rank) if node.rank != node.server else set()
+            yield self.run_changing_split(node, plan, state, changing, sizes, readings, self.over(node.num_workers))
         delayed = DelayedParameterServer(admission=Barrier(), warm_up=0)
-        yield self.overlapped(node, plan, state, delayed, readings, self.over(node.num_workers))
+        yield self.run_overlapped(node, plan, state, delayed, readings, self.over(node.num_workers))
         yield self.rest()
         for part in PARTS_OF_MODEL:
             payload = weights[: max(1, len(weights) // part)]
@@ -56,12 +56,12 @@ class AroundServer(Measurement):
                 if node.rank == node.server:
                     yield self.echoes(len(asking), payload, readings, kind)
                 else:
-                    yield self.round_trips(node, payload, readings, kind) if node.rank in asking else nothing()
+                    yield self.round_trips(node, payload, readings, kind) if node.rank in asking else idle_phase()
         if self.at_once:
             if node.rank == node.server:
-                yield self.begun_at_once(weights, readings)
+                yield self.time_at_once(weights, readings)
             else:
-                yield self.begin_at_once(node, weights) if node.rank in self.at_once else nothing()
+                yield self.begin_at_once(node, weights) if node.rank in self.at_once else idle_phase()
 
     def over(self, num_workers: int) -> Callable[[], bool]:
         """Whether a phase that begins at the first call is over, after this one of the calls."""
@@ -80,12 +80,12 @@ class AroundServer(Measurement):
             yield from Receive(node.server)
             yield from Send(node.server)
 
-    def begun_at_once(self, payload: Vector, readings: list[Reading]) -> Program[None]:
+    def time_at_once(self, payload: Vector, readings: list[Reading]) -> Program[None]:
         """The server's part of `begin_at_once`. It measures all messages, there and back. The readings have the rank as size."""
         rounds, began = 0, time.perf_counter()
         while rounds < MIN_AT_ONCE or time.perf_counter() - began < self.seconds:
             for kind in (PUSH, PULL):
-                before = time.perf_counter()
+                start = time.perf_counter()
                 for rank in self.at_once:
                     if kind == PUSH:
                         yield from Send(rank, more=True)
@@ -93,7 +93,7 @@ class AroundServer(Measurement):
                         yield from Send(rank, payload)
                 for _ in self.at_once:
                     message = yield from Receive()
-                    readings.append(Reading(kind, message.source, time.perf_counter() - before, 0.0))
+                    readings.append(Reading(kind, message.source, time.perf_counter() - start, 0.0))
             rounds += 1
         for rank in self.at_once:
             yield from Send(rank, more=False)
@@ -102,17 +102,17 @@ class AroundServer(Measurement):
         """Messages to the server and back, one by one, in several readings. Half the round trip counts as one message."""
         seconds = self.seconds / len(PARTS_OF_MODEL) / node.num_workers / NUM_READINGS
         for _ in range(NUM_READINGS):
-            count, before = 0, self.now()
-            while count < 5 or time.perf_counter() - before.wall < seconds:
+            count, start = 0, self.now()
+            while count < 5 or time.perf_counter() - start.wall < seconds:
                 yield from Send(node.server, payload)
                 yield from Receive(node.server)
                 count += 1
-            readings.append(self.moved(kind, payload.nbytes, self.now().since(before), 2 * count))
+            readings.append(self.mean_reading(kind, payload.nbytes, self.now().since(start), 2 * count))
         yield from Send(node.server)
 
     def echoes(self, num_asking: int, payload: Vector, readings: list[Reading], kind: str) -> Program[None]:
         """Send each message back to its sender, until all `num_asking` senders have ended."""
-        count, before = 0, self.now()
+        count, start = 0, self.now()
         while num_asking:
             message = yield from Receive()
             if message.payload is None:
@@ -120,5 +120,5 @@ class AroundServer(Measurement):
             else:
                 yield from Send(message.source, message.payload)
                 count += 1
-        took = self.now().since(before)
-        readings.append(self.moved(kind, payload.nbytes, took, 2 * count))
+        took = self.now().since(start)
+        readings.append(self.mean_reading(kind, payload.nbytes, took, 2 * count))

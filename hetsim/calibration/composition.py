@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from hetsim.calibration.fit import shown
+from hetsim.calibration.fit import four_digits
 from hetsim.cluster.fewer import rescale_all_reduce_table
 
 ALIKE = ("workload", "num_parameters", "dtype", "threads")
@@ -21,60 +21,62 @@ class Part(NamedTuple):
     copies: int = 1
 
 
-def composed(name: str, parts: Sequence[Part]) -> dict[str, Any]:
+def compose_cluster(name: str, clusters: Sequence[Part]) -> dict[str, Any]:
     """The cluster of all these nodes. Each copy has its own hosts. Network and server come from the first part.
 
     Raises ValueError for parts that were not calibrated, or not with the same workload.
     """
-    calibrated = _calibrated(parts)
-    first = parts[0].config
-    devices = {part.config["calibrated"]["device"] for part in parts}
+    calibrated = _combine_calibrations(clusters)
+    first = clusters[0].config
+    devices = {cluster.config["calibrated"]["device"] for cluster in clusters}
     rows: list[dict[str, Any]] = []
     hosts: dict[str, Any] = {}
-    for part in parts:
-        for copy in range(part.copies):
-            server = first["server"] if part is parts[0] and copy == 0 else {}
-            for row in (*part.config["nodes"], server):
+    for cluster in clusters:
+        for copy in range(cluster.copies):
+            server = first["server"] if cluster is clusters[0] and copy == 0 else {}
+            for row in (*cluster.config["nodes"], server):
                 if row.get("host") is not None:
-                    hosts[_host(part, copy, row["host"])] = part.config["hosts"][row["host"]]
-            for row in part.config["nodes"]:
-                own = {"host": _host(part, copy, row["host"])} if row.get("host") is not None else {}
-                own |= {"device": row.get("device") or part.config["calibrated"]["device"]} if len(devices) > 1 else {}
-                rows.append({**row, **own})
+                    hosts[_host(cluster, copy, row["host"])] = cluster.config["hosts"][row["host"]]
+            for row in cluster.config["nodes"]:
+                changes = {"host": _host(cluster, copy, row["host"])} if row.get("host") is not None else {}
+                changes |= {"device": row.get("device") or cluster.config["calibrated"]["device"]} if len(devices) > 1 else {}
+                rows.append({**row, **changes})
     server = dict(first["server"])
     if server.get("host") is not None:
-        server["host"] = _host(parts[0], 0, server["host"])
+        server["host"] = _host(clusters[0], 0, server["host"])
     network = dict(first["network"])
-    before, after = (sum(row["count"] for row in these) for these in (first["nodes"], rows))
-    if network.get("all_reduce_table") is not None and after != before:
+    num_before, num_after = (sum(row["count"] for row in these) for these in (first["nodes"], rows))
+    if network.get("all_reduce_table") is not None and num_after != num_before:
         network["all_reduce_table"] = [
-            [size, shown(seconds)] for size, seconds in rescale_all_reduce_table(network["all_reduce_table"], before, after)
+            [size, four_digits(seconds)] for size, seconds in rescale_all_reduce_table(network["all_reduce_table"], num_before, num_after)
         ]
     return {"name": name, "calibrated": calibrated, "nodes": rows, "network": network, "server": server, "hosts": hosts}
 
 
-def _calibrated(parts: Sequence[Part]) -> dict[str, Any]:
-    for part in parts:
-        if part.config.get("calibrated") is None:
-            raise ValueError(f"{part.name} does not say what it was calibrated with, so its times may not fit: calibrate it again")
-    held = [part.config["calibrated"] for part in parts]
+def _combine_calibrations(clusters: Sequence[Part]) -> dict[str, Any]:
+    for cluster in clusters:
+        if cluster.config.get("calibrated") is None:
+            raise ValueError(f"{cluster.name} does not say what it was calibrated with, so its times may not fit: calibrate it again")
+    held = [cluster.config["calibrated"] for cluster in clusters]
     for key in ALIKE:
-        if len({its[key] for its in held}) > 1:
-            found = ", ".join(f"{part.name} with {its[key]}" for part, its in zip(parts, held, strict=True))
-            raise ValueError(f"the clusters were calibrated with different {key} ({found}): calibrate them with the same")
-    samples = [max(its["samples"][0] for its in held), min(its["samples"][1] for its in held)]
+        if len({calibration[key] for calibration in held}) > 1:
+            differing = ", ".join(f"{cluster.name} with {calibration[key]}" for cluster, calibration in zip(clusters, held, strict=True))
+            raise ValueError(f"the clusters were calibrated with different {key} ({differing}): calibrate them with the same")
+    samples = [max(calibration["samples"][0] for calibration in held), min(calibration["samples"][1] for calibration in held)]
     if samples[0] > samples[1]:
         raise ValueError("the clusters were calibrated with batch sizes that have none in common: calibrate them with the same batch_size")
-    doubts = [f"{part.name}, {doubt}" for part, its in zip(parts, held, strict=True) for doubt in its.get("doubts") or ()]
-    num_nodes = [part.copies * sum(row["count"] for row in part.config["nodes"]) for part in parts]
+    doubts = [
+        f"{cluster.name}, {doubt}" for cluster, calibration in zip(clusters, held, strict=True) for doubt in calibration.get("doubts") or ()
+    ]
+    num_nodes = [cluster.copies * sum(row["count"] for row in cluster.config["nodes"]) for cluster in clusters]
     return {
         **{key: value for key, value in held[0].items() if key != "tried"},
-        "date": min(its["date"] for its in held),
-        **{key: " and ".join(dict.fromkeys(its[key] for its in held)) for key in ("machine", "torch")},
+        "date": min(calibration["date"] for calibration in held),
+        **{key: " and ".join(dict.fromkeys(calibration[key] for calibration in held)) for key in ("machine", "torch")},
         "samples": samples,
-        "error": shown(fmean((its["error"] for its in held), weights=num_nodes)),
+        "error": four_digits(fmean((calibration["error"] for calibration in held), weights=num_nodes)),
         **({"doubts": doubts} if doubts else {}),
-        "composed": [part.name if part.copies == 1 else f"{part.copies} × {part.name}" for part in parts],
+        "composed": [cluster.name if cluster.copies == 1 else f"{cluster.copies} × {cluster.name}" for cluster in clusters],
     }
 
 
@@ -82,8 +84,8 @@ def _host(part: Part, copy: int, host: str) -> str:
     return f"{part.name}-{host}" if part.copies == 1 else f"{part.name}-{host}-{copy}"
 
 
-def remarks(parts: Sequence[Part]) -> Iterator[str]:
+def remarks(clusters: Sequence[Part]) -> Iterator[str]:
     """Remarks for readers of the file."""
-    names = ", ".join(f"{part.name} ({part.copies} times)" if part.copies > 1 else part.name for part in parts)
+    names = ", ".join(f"{cluster.name} ({cluster.copies} times)" if cluster.copies > 1 else cluster.name for cluster in clusters)
     yield f"Composed by hetsim-calibrate of {names}. It was never measured as a whole."
-    yield f"Network and server are those of {parts[0].name}; the error is the mean of theirs, by nodes."
+    yield f"Network and server are those of {clusters[0].name}; the error is the mean of theirs, by nodes."

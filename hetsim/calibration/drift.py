@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import stdev
 
-from hetsim.calibration.readings import EXCHANGES, IN_TRAINING, Measured, Reading
+from hetsim.calibration.readings import EXCHANGES, IN_TRAINING, RankReadings, Reading
 from hetsim.cluster.compute_times import interpolate
 from hetsim.cluster.model import Cluster, NodeSpec
 
@@ -42,19 +42,21 @@ class Drift:
         return abs(self.new - self.old) > BEYOND * self.deviation
 
 
-def drifts(old: Cluster, new: Cluster, parts: Sequence[Cluster], *, samples: Sequence[Sequence[int]], nbytes: int) -> list[Drift]:
-    """All numbers of the new cluster with the old ones. `parts` are the new cluster, fitted to parts of its readings.
+def drifts(old: Cluster, new: Cluster, part_clusters: Sequence[Cluster], *, samples: Sequence[Sequence[int]], nbytes: int) -> list[Drift]:
+    """All numbers of the new cluster with the old ones. `part_clusters` are the new cluster, fitted to parts of its readings.
 
     Raises ValueError if the clusters have different numbers of nodes. Gradients are compared at the batch sizes of each node, messages and
     all-reduces at vectors of `nbytes` bytes.
     """
     check_comparable(old, new)
     lines = [not any(cluster.nodes[rank].table for cluster in (old, new)) for rank in range(new.num_workers)]
-    before, after, *found = (quantities(each, samples=samples, nbytes=nbytes, lines=lines) for each in (old, new, *parts))
+    old_numbers, new_numbers, *part_numbers = (
+        quantities(cluster, samples=samples, nbytes=nbytes, lines=lines) for cluster in (old, new, *part_clusters)
+    )
     return [
-        Drift(*key, before[key], number, _deviation([numbers[key] for numbers in found if key in numbers]))
-        for key, number in after.items()
-        if key in before and (number or before[key])
+        Drift(*key, old_numbers[key], number, _deviation([numbers[key] for numbers in part_numbers if key in numbers]))
+        for key, number in new_numbers.items()
+        if key in old_numbers and (number or old_numbers[key])
     ]
 
 
@@ -66,54 +68,57 @@ def check_comparable(old: Cluster, new: Cluster) -> None:
 
 def quantities(cluster: Cluster, *, samples: Sequence[Sequence[int]], nbytes: int, lines: Sequence[bool]) -> dict[Quantity, float]:
     """The measured numbers of a cluster. `lines` marks the nodes whose gradient times are a line in all clusters."""
-    found: dict[Quantity, float] = {}
+    numbers: dict[Quantity, float] = {}
     for rank, node in enumerate(cluster.nodes):
         of, sizes = f"node {rank}", sorted(samples[rank])
         if lines[rank]:
-            found |= {(of, "seconds_per_sample"): node.seconds_per_sample, (of, "overhead_seconds"): node.overhead_seconds}
+            numbers |= {(of, "seconds_per_sample"): node.seconds_per_sample, (of, "overhead_seconds"): node.overhead_seconds}
         for size in dict.fromkeys((sizes[0], sizes[len(sizes) // 2], sizes[-1])):
-            found[of, f"gradient of {size} samples"] = _gradient(node, size)
+            numbers[of, f"gradient of {size} samples"] = _gradient(node, size)
         for local in (False, True):
-            found[of, f"seconds_per_{'local_' * local}update"] = node.update_seconds(local=local)
-        found[of, "cold_seconds"] = node.cold_seconds
-        found |= {(of, "first_seconds"): node.first_seconds, (of, "program_seconds"): node.program_seconds}
-    found["server", "seconds_per_update"] = cluster.server.seconds_per_update
-    found["server", "seconds_per_vector_operation"] = cluster.server.seconds_per_vector_operation
-    found["server", "program_seconds"] = cluster.server.program_seconds
+            numbers[of, f"seconds_per_{'local_' * local}update"] = node.update_seconds(local=local)
+        numbers[of, "cold_seconds"] = node.cold_seconds
+        numbers |= {(of, "first_seconds"): node.first_seconds, (of, "program_seconds"): node.program_seconds}
+    numbers["server", "seconds_per_update"] = cluster.server.seconds_per_update
+    numbers["server", "seconds_per_vector_operation"] = cluster.server.seconds_per_vector_operation
+    numbers["server", "program_seconds"] = cluster.server.program_seconds
     network, of = cluster.network, f"message of {nbytes} bytes"
-    found[of, "seconds"] = network.latency_seconds + nbytes / network.bytes_per_second
+    numbers[of, "seconds"] = network.latency_seconds + nbytes / network.bytes_per_second
     if (cpu := network.cpu) is not None:
-        found |= {(of, "CPU-seconds at each end"): (cpu.send(nbytes) + cpu.receive(nbytes)) / 2, (of, "thread_seconds"): cpu.thread_seconds}
+        numbers |= {
+            (of, "CPU-seconds at each end"): (cpu.send(nbytes) + cpu.receive(nbytes)) / 2,
+            (of, "thread_seconds"): cpu.thread_seconds,
+        }
     of = f"all-reduce of {nbytes} bytes"
     if network.all_reduce_table:
-        found[of, "seconds"] = interpolate(network.all_reduce_table, nbytes)
+        numbers[of, "seconds"] = interpolate(network.all_reduce_table, nbytes)
     if cpu is not None:
-        found[of, "CPU-seconds of each"] = cpu.collective(nbytes)
+        numbers[of, "CPU-seconds of each"] = cpu.collective(nbytes)
     for name, host in cluster.hosts.items():
-        found[name, "speed of busy cores"] = host.speed(host.cores)
-    return found
+        numbers[name, "speed of busy cores"] = host.speed(host.cores)
+    return numbers
 
 
-def parts_of(measured: Measured) -> list[Measured]:
+def split_readings(measured: RankReadings) -> list[RankReadings]:
     """The readings of each kind and size, divided into consecutive parts. If there are too few, each part contains all of them.
 
     The readings of a method in training stay in their order, because the rounds of all ranks belong together.
     """
-    divided = [_divided(readings) for readings in measured.readings]
-    return [Measured([of_rank[part] for of_rank in divided], measured.facts, measured.num_parameters) for part in range(NUM_PARTS)]
+    divided = [_split_rank(readings) for readings in measured.readings]
+    return [RankReadings([of_rank[part] for of_rank in divided], measured.facts, measured.num_parameters) for part in range(NUM_PARTS)]
 
 
-def _divided(readings: Sequence[Reading]) -> list[list[Reading]]:
+def _split_rank(readings: Sequence[Reading]) -> list[list[Reading]]:
     alike: Mapping[tuple[str, int], list[Reading]] = defaultdict(list)
     method = ""
     for reading in readings:
         method = reading.kind if reading.kind in EXCHANGES else method
         alike[(method, 0) if reading.kind in IN_TRAINING else (reading.kind, reading.size)].append(reading)
-    parts: list[list[Reading]] = [[] for _ in range(NUM_PARTS)]
-    for found in alike.values():
-        for place, part in enumerate(parts):
-            part += found[len(found) * place // NUM_PARTS : len(found) * (place + 1) // NUM_PARTS] if len(found) >= NUM_PARTS else found
-    return parts
+    pieces: list[list[Reading]] = [[] for _ in range(NUM_PARTS)]
+    for group in alike.values():
+        for place, piece in enumerate(pieces):
+            piece += group[len(group) * place // NUM_PARTS : len(group) * (place + 1) // NUM_PARTS] if len(group) >= NUM_PARTS else group
+    return pieces
 
 
 def _gradient(node: NodeSpec, samples: int) -> float:
@@ -125,7 +130,7 @@ def _deviation(numbers: Sequence[float]) -> float:
     return stdev(numbers) if len(numbers) > 1 else 0.0
 
 
-def told(drifted: Sequence[Drift]) -> str:
+def format_table(drifted: Sequence[Drift]) -> str:
     """A table for the terminal. A star marks numbers that have drifted."""
     rows = [("", "", "old", "new", "ratio", "spread", "")]
     for drift in drifted:

@@ -32,7 +32,7 @@ NUM_COOLINGS, NUM_SEARCHES = 50, 3
 
 
 @dataclass(frozen=True)
-class Line:
+class FittedLine:
     """y = constant + slope · x, both at least zero."""
 
     constant: float
@@ -43,7 +43,7 @@ class Line:
         return self.constant + self.slope * x
 
     @classmethod
-    def fitted(cls, points: Mapping[int, float]) -> Line:
+    def fit(cls, points: Mapping[int, float]) -> FittedLine:
         """The line with the least squared relative errors."""
         from scipy.optimize import nnls
 
@@ -53,10 +53,10 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Steps:
+class GradientTimes:
     """The times of a node's gradients: a line, or a table if that predicts better, and their errors."""
 
-    line: Line
+    line: FittedLine
     table: tuple[tuple[int, float], ...]
     error_of_line: float
     """The mean relative error at the held-out sizes."""
@@ -83,24 +83,24 @@ class Steps:
         return interpolate(self.table, samples) if self.takes_table else self.line(samples)
 
     @classmethod
-    def fitted(cls, readings: Iterable[Reading], fitted: Sequence[int]) -> Steps:
+    def fit(cls, readings: Iterable[Reading], fitted: Sequence[int]) -> GradientTimes:
         """Fit to the readings of these sizes. The other sizes are held out."""
         readings = list(readings)
         by_size = means(readings, "cpu_seconds")
         points = {size: mean for size, mean in by_size.items() if size in fitted}
         others = {size: mean for size, mean in by_size.items() if size not in fitted} or points
-        line, table = Line.fitted(points), _rising(points)
+        line, table = FittedLine.fit(points), _rising_table(points)
         return cls(
             line=line,
             table=table,
             error_of_line=fmean(abs(line(size) / mean - 1) for size, mean in others.items()),
             error_of_table=fmean(abs(interpolate(table, size) / mean - 1) for size, mean in others.items()),
-            noise=Noise.fitted([max(reading.cpu_seconds, LEAST_SECONDS) / by_size[reading.size] for reading in readings]),
+            noise=Noise.fit([max(reading.cpu_seconds, LEAST_SECONDS) / by_size[reading.size] for reading in readings]),
             sizes=(min(by_size), max(by_size)),
             means=tuple(by_size.items()),
         )
 
-    def steady(self, readings: Sequence[Reading], *, slower: float) -> Steps:
+    def steady(self, readings: Sequence[Reading], *, slower: float) -> GradientTimes:
         """The same times at the level and with the noise of these readings, if they are faster. Others made these `slower` times as long.
 
         A process that has paused for seconds computes more slowly at first: the system has taken its memory from the caches and maps.
@@ -108,16 +108,16 @@ class Steps:
         """
         if not readings:
             return self
-        known = dict(self.means)
-        factors = [reading.cpu_seconds / slower / known.get(reading.size, self.seconds(reading.size)) for reading in readings]
+        mean_of_size = dict(self.means)
+        factors = [reading.cpu_seconds / slower / mean_of_size.get(reading.size, self.seconds(reading.size)) for reading in readings]
         factor = fmean(factors)
         if not 0 < factor < 1:
             return self
         return replace(
             self,
-            line=Line(factor * self.line.constant, factor * self.line.slope),
+            line=FittedLine(factor * self.line.constant, factor * self.line.slope),
             table=tuple((size, factor * seconds) for size, seconds in self.table),
-            noise=Noise.fitted([max(each, LEAST_SECONDS) / factor for each in factors]),
+            noise=Noise.fit([max(ratio, LEAST_SECONDS) / factor for ratio in factors]),
             means=tuple((size, factor * seconds) for size, seconds in self.means),
         )
 
@@ -130,9 +130,12 @@ class Steps:
         """The keys of a row of `cluster.nodes`. Measured noise is written to `file`."""
         row: dict[str, Any] = {}
         if self.takes_table:
-            row["table"] = [[size, shown(seconds)] for size, seconds in self.table]
+            row["table"] = [[size, four_digits(seconds)] for size, seconds in self.table]
         else:
-            row |= {"seconds_per_sample": max(shown(self.line.slope), LEAST_SECONDS), "overhead_seconds": shown(self.line.constant)}
+            row |= {
+                "seconds_per_sample": max(four_digits(self.line.slope), LEAST_SECONDS),
+                "overhead_seconds": four_digits(self.line.constant),
+            }
         return row | self.noise.as_row(file)
 
 
@@ -148,7 +151,7 @@ class Cold:
         return self.most * -math.expm1(-pause / self.cooling)
 
     @classmethod
-    def fitted(cls, readings: Iterable[Reading]) -> Cold:
+    def fit(cls, readings: Iterable[Reading]) -> Cold:
         """Fit by least squares. The result is zero if the extra time is negligible."""
         seconds = means(readings, "cpu_seconds")
         pauses = [pause for pause in seconds if pause]
@@ -160,7 +163,7 @@ class Cold:
         x = np.array([pauses]) / 1e6
         return cls._nearest(x, np.array(longer), x[0, 0] / 10, x[0, -1] / 3)
 
-    def in_training(self, longer: Sequence[tuple[float, float, float]], *, least: float) -> Cold:
+    def fit_training(self, longer: Sequence[tuple[float, float, float]], *, least: float) -> Cold:
         """The same in training. `longer` contains, for each gradient, the pauses before and in it and its extra seconds.
 
         After an exchange, caches are colder than after an equally long sleep. If the pauses vary little, they do not show how fast the
@@ -168,25 +171,25 @@ class Cold:
         """
         if not longer:
             return self
-        before, inside, seconds = np.array(longer).T
-        pauses, cooling = np.stack([before, inside]), self.cooling if self.most else SHORTEST_COOLING
+        pauses_before, inside, seconds = np.array(longer).T
+        pauses, cooling = np.stack([pauses_before, inside]), self.cooling if self.most else SHORTEST_COOLING
         asleep = self._nearest(pauses, seconds, cooling, cooling)
         free = self._nearest(pauses, seconds, SHORTEST_COOLING, max(2 * SHORTEST_COOLING, float(pauses.max())))
         gained = asleep._error(pauses, seconds) - free._error(pauses, seconds)
-        found = free if gained > LEAST_GAIN * float((seconds**2).sum()) else asleep
-        return found if found.most > least else Cold()
+        chosen = free if gained > LEAST_GAIN * float((seconds**2).sum()) else asleep
+        return chosen if chosen.most > least else Cold()
 
     @classmethod
-    def of_exchanges(cls, exchanges: Sequence[tuple[float, float, float]], alone: float) -> Cold:
+    def fit_exchanges(cls, exchanges: Sequence[tuple[float, float, float]], alone: float) -> Cold:
         """Fit to messages. An exchange has two: the seconds before the first, the seconds between them, and the CPU-seconds of both.
 
         `alone` is the time of both messages right after others.
         """
-        before, between, seconds = np.array(exchanges).T
+        pauses_before, between, seconds = np.array(exchanges).T
         longer = seconds - alone
         if longer.mean() < LEAST_COLD * alone:
             return cls()
-        pauses, longest = np.stack([before, between]), max(float(before.max()), float(between.max()), 2 * SHORTEST_COOLING)
+        pauses, longest = np.stack([pauses_before, between]), max(float(pauses_before.max()), float(between.max()), 2 * SHORTEST_COOLING)
         return cls._nearest(pauses, longer, SHORTEST_COOLING, longest)
 
     def _error(self, pauses: NDArray[np.float64], longer: NDArray[np.float64]) -> float:
@@ -198,20 +201,20 @@ class Cold:
         """The least squares, with a time constant between these two. Each column of `pauses` makes one extra time together."""
         best: tuple[float, float, float] = (math.inf, 0.0, shortest)
         for _ in range(NUM_SEARCHES):
-            tried = np.geomspace(shortest, longest, NUM_COOLINGS)
-            found = []
-            for cooling in map(float, tried):
-                parts = -np.expm1(-pauses / cooling).sum(axis=0)
-                most = max(0.0, float(parts @ longer) / max(float(parts @ parts), LEAST_SECONDS))
-                found.append((float(((longer - most * parts) ** 2).sum()), most, cooling))
-            place = found.index(min(found))
-            shortest, longest = tried[max(0, place - 1)], tried[min(NUM_COOLINGS - 1, place + 1)]
-            best = min(best, found[place])
+            coolings = np.geomspace(shortest, longest, NUM_COOLINGS)
+            candidates = []
+            for cooling in map(float, coolings):
+                shape = -np.expm1(-pauses / cooling).sum(axis=0)
+                most = max(0.0, float(shape @ longer) / max(float(shape @ shape), LEAST_SECONDS))
+                candidates.append((float(((longer - most * shape) ** 2).sum()), most, cooling))
+            place = candidates.index(min(candidates))
+            shortest, longest = coolings[max(0, place - 1)], coolings[min(NUM_COOLINGS - 1, place + 1)]
+            best = min(best, candidates[place])
         return cls(*best[1:])
 
     def as_row(self) -> dict[str, float]:
         """The keys of a row of `cluster.nodes`, and of `network.cpu`."""
-        return {"cold_seconds": shown(self.most), "cooling_seconds": shown(self.cooling)} if self.most > LEAST_SECONDS else {}
+        return {"cold_seconds": four_digits(self.most), "cooling_seconds": four_digits(self.cooling)} if self.most > LEAST_SECONDS else {}
 
 
 def means(readings: Iterable[Reading], column: str) -> dict[int, float]:
@@ -230,12 +233,12 @@ def busy_speeds(cores: int, inflation: Mapping[int, float], width: int = 1) -> l
     does not count.
     """
     counted = {min(count, cores): ratio for count, ratio in sorted(inflation.items(), reverse=True) if width == 1 or count <= cores}
-    known = {count: min(1.0, 1 / ratio) for count, ratio in counted.items()} | {min(width, cores): 1.0}
-    speeds = np.interp(range(1, cores + 1), sorted(known), [known[count] for count in sorted(known)])
-    return [shown(speed) for speed in np.minimum.accumulate(speeds)]
+    speed_at = {count: min(1.0, 1 / ratio) for count, ratio in counted.items()} | {min(width, cores): 1.0}
+    speeds = np.interp(range(1, cores + 1), sorted(speed_at), [speed_at[count] for count in sorted(speed_at)])
+    return [four_digits(speed) for speed in np.minimum.accumulate(speeds)]
 
 
-def _rising(points: Mapping[int, float]) -> tuple[tuple[int, float], ...]:
+def _rising_table(points: Mapping[int, float]) -> tuple[tuple[int, float], ...]:
     """The table, adjusted so that it does not fall between its last two points."""
     table = sorted(points.items())
     if len(table) > 1 and table[-1][1] < table[-2][1]:
@@ -243,6 +246,6 @@ def _rising(points: Mapping[int, float]) -> tuple[tuple[int, float], ...]:
     return tuple(table)
 
 
-def shown(number: float) -> float:
+def four_digits(number: float) -> float:
     """The number with four digits."""
     return float(f"{number:.4g}")

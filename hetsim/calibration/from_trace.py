@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hetsim.calibration.fit import LEAST_SECONDS, Line, shown
+from hetsim.calibration.fit import LEAST_SECONDS, FittedLine, four_digits
 from hetsim.calibration.noise import Noise
 
 COLD_VERSIONS = 2
@@ -32,8 +32,8 @@ class Intervals:
 
     def of(self, rank: int) -> Intervals:
         """The intervals of one rank."""
-        own = self.rank == rank
-        return Intervals(self.rank[own], self.version[own], self.start[own], self.end[own], self.size[own])
+        selected = self.rank == rank
+        return Intervals(self.rank[selected], self.version[selected], self.start[selected], self.end[selected], self.size[selected])
 
     @property
     def seconds(self) -> NDArray[np.float64]:
@@ -55,9 +55,9 @@ def cluster_of(name: str, num_workers: int, gradients: Intervals, updates: Inter
     """Fit a cluster to the times of the run. Raises ValueError if a node has too few gradients."""
     nodes, errors, sizes = list[dict[str, Any]](), list[float](), list[tuple[int, ...]]()
     for rank in range(num_workers):
-        own = gradients.of(rank)
-        kept = (own.version >= COLD_VERSIONS) & (own.size > 0)
-        size, seconds = own.size[kept], own.seconds[kept]
+        of_rank = gradients.of(rank)
+        kept = (of_rank.version >= COLD_VERSIONS) & (of_rank.size > 0)
+        size, seconds = of_rank.size[kept], of_rank.seconds[kept]
         if len(size) < LEAST_GRADIENTS:
             raise ValueError(
                 f"rank {rank} computed {len(size)} gradients after the first {COLD_VERSIONS}, and a node's time needs {LEAST_GRADIENTS}: "
@@ -68,14 +68,14 @@ def cluster_of(name: str, num_workers: int, gradients: Intervals, updates: Inter
         first = _line(size[:half], seconds[:half])
         errors.append(abs(sum(map(first, size[half:].tolist())) / float(seconds[half:].sum()) - 1))
         factors = seconds / np.array([line(samples) for samples in size.tolist()])
-        noise = Noise.fitted((factors / factors.mean()).tolist())
+        noise = Noise.fit((factors / factors.mean()).tolist())
         done = updates.of(rank).seconds
         nodes.append(
             {
                 "count": 1,
-                "seconds_per_sample": max(shown(line.slope), LEAST_SECONDS),
-                "overhead_seconds": shown(line.constant),
-                "seconds_per_update": shown(median(done)) if len(done) else 0.0,
+                "seconds_per_sample": max(four_digits(line.slope), LEAST_SECONDS),
+                "overhead_seconds": four_digits(line.constant),
+                "seconds_per_update": four_digits(median(done)) if len(done) else 0.0,
                 **noise.as_row(None),
             }
         )
@@ -93,32 +93,32 @@ def _network(all_reduces: Intervals, num_workers: int) -> dict[str, Any]:
         took.append(float(all_reduces.end[of_version].min() - all_reduces.start[of_version].max()))
     if not took or num_workers < 2:
         return {"latency_seconds": 0.0, "bytes_per_second": FASTEST}
-    seconds = shown(max(LEAST_SECONDS, median(took)))
+    seconds = four_digits(max(LEAST_SECONDS, median(took)))
     nbytes = max(8, int(all_reduces.size.max()))
-    speed = shown(min(FASTEST, 2 * (num_workers - 1) * nbytes / (num_workers * seconds)))
+    speed = four_digits(min(FASTEST, 2 * (num_workers - 1) * nbytes / (num_workers * seconds)))
     return {"latency_seconds": 0.0, "bytes_per_second": speed, "all_reduce_table": [[nbytes, seconds]]}
 
 
-def _line(sizes: NDArray[np.int64], seconds: NDArray[np.float64]) -> Line:
+def _line(sizes: NDArray[np.int64], seconds: NDArray[np.float64]) -> FittedLine:
     """Fit the relative errors of each size's mean by least squares, weighted by counts. With one size, the line goes through the origin."""
     from scipy.optimize import nnls
 
     x, counts = np.unique(sizes, return_counts=True)
     y = np.array([fmean(seconds[sizes == size].tolist()) for size in x])
     if len(x) == 1:
-        return Line(0.0, float(y[0] / x[0]))
+        return FittedLine(0.0, float(y[0] / x[0]))
     weight = np.sqrt(counts)
     (constant, slope), _ = nnls(np.stack([weight / y, weight * x / y], axis=1), weight)
-    return Line(float(constant), float(slope))
+    return FittedLine(float(constant), float(slope))
 
 
-def remarks(found: FromTrace, source: str) -> Sequence[str]:
+def remarks(result: FromTrace, source: str) -> Sequence[str]:
     """Remarks for readers of the file."""
-    alike = [rank for rank, sizes in enumerate(found.sizes) if len(sizes) == 1]
+    alike = [rank for rank, sizes in enumerate(result.sizes) if len(sizes) == 1]
     lines = [
         f"From the trace of {source}: times hold for what it trained, as it trained it.",
         "A line that is fitted to the first half of a node's gradients is off the second half by "
-        + ", ".join(f"{100 * error:.1f} %" for error in found.errors)
+        + ", ".join(f"{100 * error:.1f} %" for error in result.errors)
         + ".",
         "An all-reduce is what is left of it after the last rank has its gradients: what overlaps with computing costs nothing here.",
         "Links are those of a ring that takes so long: messages of a server were not measured.",

@@ -37,14 +37,14 @@ class Noise:
     """The same error with the quantiles of the other half."""
 
     @classmethod
-    def fitted(cls, factors: Sequence[float]) -> Noise:
+    def fit(cls, factors: Sequence[float]) -> Noise:
         """Fit to factors with mean 1. Each half of the factors, taken alternately, is held out once."""
         deviation = fmean((factor - 1) ** 2 for factor in factors) ** 0.5
         if deviation < LEAST_NOISE or len(factors) < LEAST_FACTORS:
             return cls(deviation, tuple(factors))
         halves = [np.array(factors[place::2]) for place in range(2)]
         errors = [
-            [_error(law(known), held_out) for known, held_out in (halves, halves[::-1])] for law in (_gamma_quantiles, _own_quantiles)
+            [_error(law(fitted), held_out) for fitted, held_out in (halves, halves[::-1])] for law in (_gamma_quantiles, _own_quantiles)
         ]
         return cls(deviation, tuple(factors), *map(fmean, errors))
 
@@ -93,16 +93,16 @@ class Noise:
             factors = np.quantile(factors, (np.arange(MAX_WRITTEN) + 0.5) / MAX_WRITTEN)
         return "factor\n" + "".join(f"{factor:.5g}\n" for factor in factors)
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """The noise in words."""
         spells = self.slow_spells
         slow = f"{len(spells)} slow spell{'s' * (len(spells) > 1)}, {fmean(spells):.2g} times as long" if spells else "no slow spells"
-        said = f"noise {100 * self.deviation:.1f} %, autocorrelation {self.autocorrelation:.2f}, {slow}"
+        text = f"noise {100 * self.deviation:.1f} %, autocorrelation {self.autocorrelation:.2f}, {slow}"
         if self.deviation < LEAST_NOISE or len(self.factors) < LEAST_FACTORS:
-            return said
+            return text
         used = "measured factors" if self.takes_measured else "gamma law"
         errors = f"gamma law {100 * self.error_of_gamma:.1f} %, measured factors {100 * self.error_of_measured:.1f} %"
-        return f"{said}; error at held-out quantiles: {errors}; the cluster uses the {used}"
+        return f"{text}; error at held-out quantiles: {errors}; the cluster uses the {used}"
 
 
 def _gamma_quantiles(factors: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hetsim.calibration.fit import Steps
+from hetsim.calibration.fit import GradientTimes
 from hetsim.calibration.noise import Noise
 
 MAX_NODES = 12
@@ -17,16 +17,16 @@ FITTED, HELD_OUT, FIT, INK = "#0072b2", "#d55e00", "#555555", "#333333"
 SMALL = 9
 
 
-def page(name: str, steps: Sequence[Steps]) -> Any:
+def page(name: str, steps: Sequence[GradientTimes]) -> Any:
     """A figure with a row for each node: left its gradients' seconds by samples, right the quantiles of their noise."""
     from matplotlib.figure import Figure
 
     shown = list(steps[:MAX_NODES])
     figure = Figure(figsize=(9, 0.9 + 2.1 * len(shown)), layout="constrained")
     rows = figure.subplots(len(shown), 2, squeeze=False)
-    for rank, (its, (left, right)) in enumerate(zip(shown, rows, strict=True)):
-        _fit(left, rank, its)
-        _noise(right, its.noise)
+    for rank, (times, (left, right)) in enumerate(zip(shown, rows, strict=True)):
+        _fit(left, rank, times)
+        _noise(right, times.noise)
         for axes in (left, right):
             axes.tick_params(labelsize=SMALL, labelcolor=INK, color=INK)
             axes.spines[["top", "right"]].set_visible(False)
@@ -40,7 +40,7 @@ def page(name: str, steps: Sequence[Steps]) -> Any:
     return figure
 
 
-def _fit(axes: Any, rank: int, steps: Steps) -> None:
+def _fit(axes: Any, rank: int, steps: GradientTimes) -> None:
     """The mean times of each size, and the fit through the sizes that were not held out."""
     fitted = dict(steps.table)
     sizes = np.linspace(0, steps.sizes[1] * 1.04, 200)
@@ -60,11 +60,13 @@ def _noise(axes: Any, noise: Noise) -> None:
     """The quantiles of the factors, and of a gamma distribution with the same standard deviation."""
     from scipy.special import gammaincinv
 
-    parts = np.linspace(0.005, 0.995, 199)
-    axes.plot(parts, np.quantile(noise.factors or (1.0,), parts), color=FITTED, lw=2, label="measured residuals", zorder=2)
+    probabilities = np.linspace(0.005, 0.995, 199)
+    axes.plot(probabilities, np.quantile(noise.factors or (1.0,), probabilities), color=FITTED, lw=2, label="measured residuals", zorder=2)
     if noise.deviation > 0:
         variance = noise.deviation**2
-        axes.plot(parts, variance * gammaincinv(1 / variance, parts), color=HELD_OUT, lw=1.5, ls="--", label="gamma law", zorder=3)
+        axes.plot(
+            probabilities, variance * gammaincinv(1 / variance, probabilities), color=HELD_OUT, lw=1.5, ls="--", label="gamma law", zorder=3
+        )
     axes.set_xlim(0, 1)
     axes.set_ylim(0, None)
     axes.set_ylabel("time / mean of its size", fontsize=SMALL, color=INK)

@@ -18,8 +18,8 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar, NamedTuple, TypeVar
 
-from hetsim.calibration.accounts import PROGRAM, Cost, Round, accounted
-from hetsim.calibration.readings import IN_STEP, OVERLAPPED, WHOLE, Measured, Reading
+from hetsim.calibration.accounts import PROGRAM, Cost, RoundCosts, account_rounds
+from hetsim.calibration.readings import IN_STEP, OVERLAPPED, WHOLE, RankReadings, Reading
 from hetsim.coordination.base import Coordination
 from hetsim.coordination.local_steps import LocalSteps
 from hetsim.coordination.plan import Plan
@@ -31,7 +31,7 @@ from hetsim.policies.compensation import DelayCompensation
 from hetsim.vector import Vector
 
 
-class Changed(NamedTuple):
+class SplitState(NamedTuple):
     """How often the split has changed, and the arguments of `initial`."""
 
     times: int
@@ -44,21 +44,21 @@ class Changed(NamedTuple):
 class ChangingSplit(Allocation):
     """Each of several workers takes about half to twice an equal share, at random."""
 
-    def initial(self, num_workers: int, batch_size: int, max_samples: Sequence[int] | None = None) -> Changed:
+    def initial(self, num_workers: int, batch_size: int, max_samples: Sequence[int] | None = None) -> SplitState:
         """No split has been made yet."""
-        return Changed(0, num_workers, batch_size, max_samples)
+        return SplitState(0, num_workers, batch_size, max_samples)
 
-    def shares(self, state: Changed) -> tuple[int, ...]:
+    def shares(self, state: SplitState) -> tuple[int, ...]:
         """Drawn by the number of changes, so all ranks draw the same."""
         chance = random.Random(state.times)
         weights = [1.0 + chance.random() for _ in range(state.num_workers)]
         return proportional(weights, state.batch_size, max_samples=state.max_samples)
 
-    def asks(self, state: Changed, epoch: int) -> bool:
+    def asks(self, state: SplitState, epoch: int) -> bool:
         """Always, as methods whose split follows the timings do."""
         return True
 
-    def observe(self, state: Changed, timings: Sequence[Contribution], epoch: int = 0) -> Changed:
+    def observe(self, state: SplitState, timings: Sequence[Contribution], epoch: int = 0) -> SplitState:
         """The next split is another one."""
         return state._replace(times=state.times + 1)
 
@@ -87,9 +87,9 @@ class Meter(NamedTuple):
         """Read the clocks now. `threads` are the clocks of the process's threads that count; none: all of them."""
         return cls(time.perf_counter(), time.thread_time(), process_seconds(threads), *machine_seconds())
 
-    def since(self, before: Meter) -> Meter:
+    def since(self, earlier: Meter) -> Meter:
         """The differences of all clocks."""
-        return Meter(*(now - then for now, then in zip(self, before, strict=True)))
+        return Meter(*(now - then for now, then in zip(self, earlier, strict=True)))
 
 
 def machine_seconds() -> tuple[float, float]:
@@ -110,8 +110,8 @@ def clocks_of_working_threads() -> list[int]:
     """
     named = {os.getpid(), *(thread.native_id for thread in threading.enumerate())}  # after a fork, Python knows its parent's main thread
     try:
-        own = (TASKS / str(os.getpid()) / "comm").read_bytes()
-        spins = {int(task.name): int(task.name) not in named and (task / "comm").read_bytes() == own for task in TASKS.iterdir()}
+        name = (TASKS / str(os.getpid()) / "comm").read_bytes()
+        spins = {int(task.name): int(task.name) not in named and (task / "comm").read_bytes() == name for task in TASKS.iterdir()}
     except OSError:
         return []
     return [~thread << 3 | PER_THREAD for thread, does in spins.items() if not does] if any(spins.values()) else []
@@ -190,9 +190,9 @@ class Measurement(Coordination):
             self.threads[:] = clocks_of_working_threads()
             yield from phase
         yield from Gather(0.0)
-        found = yield from self.shared(node, state.weights, readings)
+        shared = yield from self.share_readings(node, state.weights, readings)
         if node.rank == (node.server if self.needs_server else 0):
-            self.output.write_text(found.as_json())
+            self.output.write_text(shared.as_json())
         if not self.needs_server or node.rank == node.server:
             yield from Commit(MOST_UPDATES, [state, *self.states][-1].evolve(version=MOST_UPDATES))
 
@@ -202,9 +202,9 @@ class Measurement(Coordination):
 
     def rest(self) -> Program[None]:
         """Measure the work of other programs."""
-        before = self.now()
+        start = self.now()
         time.sleep(min(0.5, self.seconds / 2))
-        self.background.append(self.now().since(before))
+        self.background.append(self.now().since(start))
         yield from ()
 
     def now(self) -> Meter:
@@ -215,7 +215,7 @@ class Measurement(Coordination):
         """The CPU-seconds of a rank's computation."""
         return took.wall if self.by_wall[rank] else took.thread
 
-    def computed(self, node: Node, effect: Effect[T] | Program[T], kind: str, samples: int = 0) -> Program[tuple[Reading, T]]:
+    def measure(self, node: Node, effect: Effect[T] | Program[T], kind: str, samples: int = 0) -> Program[tuple[Reading, T]]:
         """Compute, and return the costs and the answer. It reads few clocks, because the system's files would cool the caches."""
         wall, thread = time.perf_counter(), time.thread_time()
         answer = yield from effect
@@ -224,7 +224,7 @@ class Measurement(Coordination):
 
     def gradient(self, node: Node, weights: Vector, batch: Batch, kind: str) -> Program[tuple[Reading, Vector]]:
         """Compute one gradient, and return its costs and itself."""
-        reading, computed = yield from self.computed(node, Gradient(weights, batch, 0), kind, batch.samples)
+        reading, computed = yield from self.measure(node, Gradient(weights, batch, 0), kind, batch.samples)
         return reading, computed.gradient
 
     def steps(self, node: Node, weights: Vector, sizes: Sequence[int], readings: list[Reading], kind: str) -> Program[None]:
@@ -236,7 +236,7 @@ class Measurement(Coordination):
         while rounds < MIN_ROUNDS or time.perf_counter() - began < self.seconds:
             for samples in chance.sample(list(sizes), len(sizes)):
                 took, gradient = yield from self.gradient(node, weights, Batch(position, samples), kind)
-                step, _ = yield from self.computed(node, LocalUpdate(weights, gradient, 0, 0, in_place=True), "local update")
+                step, _ = yield from self.measure(node, LocalUpdate(weights, gradient, 0, 0, in_place=True), "local update")
                 readings += [took, step]
                 position += samples
             rounds += 1
@@ -244,12 +244,12 @@ class Measurement(Coordination):
     def gradients(self, node: Node, plan: Plan, weights: Vector, readings: list[Reading], busy: Sequence[int]) -> Iterator[Program[None]]:
         """Phases of gradients: of each worker alone, after pauses, and of the first K workers at the same time, for each K in `busy`."""
         computes = node.rank < node.num_workers
-        usual, sizes = (sizes_of(plan, node.rank, parts) if computes else [] for parts in ((1.0,), (*FITTED, *HELD_OUT)))
+        usual, sizes = (sizes_of(plan, node.rank, multiples) if computes else [] for multiples in ((1.0,), (*FITTED, *HELD_OUT)))
         for rank in range(node.num_workers):
-            yield self.steps(node, weights, sizes, readings, "alone") if rank == node.rank else nothing()
-        yield self.cold(node, weights, usual[0], readings) if computes else nothing()
+            yield self.steps(node, weights, sizes, readings, "alone") if rank == node.rank else idle_phase()
+        yield self.cold(node, weights, usual[0], readings) if computes else idle_phase()
         for num in busy:
-            yield self.steps(node, weights, usual, readings, f"beside {num}") if node.rank < num else nothing()
+            yield self.steps(node, weights, usual, readings, f"beside {num}") if node.rank < num else idle_phase()
 
     def cold(self, node: Node, weights: Vector, samples: int, readings: list[Reading]) -> Program[None]:
         """A gradient right after another, and after each pause, in a different order each time, while other workers do the same."""
@@ -266,7 +266,7 @@ class Measurement(Coordination):
                 position += samples
             rounds += 1
 
-    def moved(self, kind: str, size: int, took: Meter, count: int) -> Reading:
+    def mean_reading(self, kind: str, size: int, took: Meter, count: int) -> Reading:
         """The costs of one message or all-reduce, as the mean of `count`."""
         of_machine, interrupts = (
             now - took.wall * min(per_second) for now, per_second in (
@@ -274,23 +274,23 @@ class Measurement(Coordination):
                 (took.interrupts, [idle.interrupts / idle.wall for idle in self.background]),
             )
         )  # fmt: skip
-        return Reading(kind, size, *(each / count for each in (took.wall, took.process, of_machine, took.thread, max(0.0, interrupts))))
+        return Reading(kind, size, *(total / count for total in (took.wall, took.process, of_machine, took.thread, max(0.0, interrupts))))
 
     def all_reduces(self, value: Vector, readings: list[Reading]) -> Program[None]:
         """Consecutive all-reduces in several readings. The first ones determine how many all ranks have time for."""
         times = 5
         for kind in ("", *["all_reduce"] * NUM_READINGS):
-            before = self.now()
+            start = self.now()
             for _ in range(times):
                 yield from AllReduce(value)
-            took = self.now().since(before)
+            took = self.now().since(start)
             if kind:
-                readings.append(self.moved(kind, value.nbytes, took, times))
+                readings.append(self.mean_reading(kind, value.nbytes, took, times))
             else:
                 longest = max((yield from Gather(took.wall))) / times
                 times = max(5, min(1000, int(self.seconds / len(PARTS_OF_MODEL) / longest)) // NUM_READINGS)
 
-    def in_training(
+    def run_in_training(
         self, node: Node, plan: Plan, state: State, method: Coordination, kind: str, readings: list[Reading], until: Callable[[], bool]
     ) -> Program[None]:
         """Run a method's program, and read its parts. The first round is not read.
@@ -301,36 +301,38 @@ class Measurement(Coordination):
         previous: list[float] = []
         """The seconds of the last gradient."""
 
-        def over(costs: Round, samples: int) -> None:
+        def over(costs: RoundCosts, samples: int) -> None:
             cost = defaultdict(Cost, costs)
             program, update, commit, gradient = cost[PROGRAM], cost["Update"], cost["Commit"], cost["Gradient"]
             if node.rank == node.server:
                 if previous:
                     readings.append(Reading("update in training", 0, update.wall, self.work(node.rank, update)))
-                    own, num = program.plus(commit).plus(cost["Receive"]).plus(cost["Send"]), max(1, cost["Receive"].num)
-                    readings.append(Reading(kind, 0, *(seconds / num for seconds in (own.wall, own.process, 0.0, own.thread))))
+                    exchange, num = program.plus(commit).plus(cost["Receive"]).plus(cost["Send"]), max(1, cost["Receive"].num)
+                    readings.append(
+                        Reading(kind, 0, *(seconds / num for seconds in (exchange.wall, exchange.process, 0.0, exchange.thread)))
+                    )
             elif previous:
-                moved = [each for name, each in costs.items() if name in ("AllReduce", "Send", "Receive")]
+                moved = [part for name, part in costs.items() if name in ("AllReduce", "Send", "Receive")]
                 others = gradient.process + update.process + commit.process + program.thread
-                rest = sum(each.process for each in costs.values()) - others
-                wall, thread = sum(each.wall for each in moved), sum(each.thread for each in moved)
+                rest = sum(part.process for part in costs.values()) - others
+                wall, thread = sum(part.wall for part in moved), sum(part.thread for part in moved)
                 readings.append(Reading(kind, round(1e6 * previous[-1]), wall, max(thread, rest), thread_seconds=thread))
                 if commit.num:
                     readings.append(Reading("update in training", 0, update.wall, self.work(node.rank, update)))
                     readings.append(Reading("agreement", 0, commit.wall, commit.process, thread_seconds=commit.thread))
                 readings.append(Reading(PROGRAM, 0, program.wall, program.thread))
                 if kind == IN_STEP:
-                    readings.append(whole(WHOLE, costs))
+                    readings.append(round_reading(WHOLE, costs))
             if gradient.num:
                 readings.append(Reading("in training", samples, gradient.wall, self.work(node.rank, gradient)))
             previous[:] = [gradient.wall]
 
         yield from self.run(node, plan, state, method, until, over)
 
-    def in_a_row(self, node: Node, plan: Plan, state: State, readings: list[Reading], until: Callable[[], bool]) -> Program[None]:
+    def run_local_sgd(self, node: Node, plan: Plan, state: State, readings: list[Reading], until: Callable[[], bool]) -> Program[None]:
         """Run local SGD, and read gradients right after others, and local steps, which include the program's own work."""
 
-        def over(costs: Round, samples: int) -> None:
+        def over(costs: RoundCosts, samples: int) -> None:
             if costs.keys() == {PROGRAM, "LocalUpdate", "Gradient"}:
                 gradient, step = costs["Gradient"], costs["LocalUpdate"].plus(costs[PROGRAM])
                 readings.append(Reading(f"beside {node.num_workers}", samples, gradient.wall, self.work(node.rank, gradient)))
@@ -338,16 +340,16 @@ class Measurement(Coordination):
 
         yield from self.run(node, plan, state, LocalSteps(admission=Barrier(), period=PERIOD), until, over)
 
-    def overlapped(
+    def run_overlapped(
         self, node: Node, plan: Plan, state: State, method: Coordination, readings: list[Reading], until: Callable[[], bool]
     ) -> Program[None]:
         """Run a method that exchanges beside the next gradient, and read its rounds but the first one."""
         rounds: list[Reading] = []
-        yield from self.run(node, plan, state, method, until, lambda costs, _: rounds.append(whole(OVERLAPPED, costs)))
+        yield from self.run(node, plan, state, method, until, lambda costs, _: rounds.append(round_reading(OVERLAPPED, costs)))
         readings += rounds[1:] if node.rank != node.server else []
 
-    def with_changing_split(
-        self, node: Node, plan: Plan, state: State, method: Coordination, known: set[int],
+    def run_changing_split(
+        self, node: Node, plan: Plan, state: State, method: Coordination, sizes: set[int],
         readings: list[Reading], until: Callable[[], bool],
     ) -> Program[None]:  # fmt: skip
         """Run a method whose split changes. Read its gathers of timings, and the first gradient of each size that is not known.
@@ -355,37 +357,39 @@ class Measurement(Coordination):
         Libraries prepare kernels in it.
         """
 
-        def over(costs: Round, samples: int) -> None:
+        def over(costs: RoundCosts, samples: int) -> None:
             if gather := costs.get("Gather"):
                 readings.append(Reading("gather", 0, gather.wall, gather.process, thread_seconds=gather.thread))
-            if "Gradient" in costs and samples not in known:
-                known.add(samples)
+            if "Gradient" in costs and samples not in sizes:
+                sizes.add(samples)
                 readings.append(Reading("first", samples, costs["Gradient"].wall, self.work(node.rank, costs["Gradient"])))
 
         yield from self.run(node, plan, state, method, until, over)
 
     def run(
-        self, node: Node, plan: Plan, state: State, method: Coordination, until: Callable[[], bool], over: Callable[[Round, int], None]
+        self, node: Node, plan: Plan, state: State, method: Coordination, until: Callable[[], bool], over: Callable[[RoundCosts, int], None]
     ) -> Program[None]:
         """Run a method's program from the last of `states`, or from `state`. `until` and `over` are as in `accounted`."""
         last = [state, *self.states][-1]
         done = {"version": last.version, "next_sample": last.next_sample, "num_samples": last.num_samples}
         program = method.program(Node(node.rank, node.num_workers), plan, method.initial(plan, last.weights).evolve(**done))
-        self.states[:] = [(yield from accounted(program, process=partial(process_seconds, self.threads), until=until, over=over)) or last]
+        self.states[:] = [
+            (yield from account_rounds(program, process=partial(process_seconds, self.threads), until=until, over=over)) or last
+        ]
 
     def updates(self, node: Node, weights: Vector, readings: list[Reading]) -> Program[None]:
         """Take optimizer steps. A server also takes some along corrected gradients of older weights, as many as workers hold."""
         held = deque([weights], maxlen=node.num_workers)
         for _ in range(NUM_UPDATES):
-            took, _ = yield from self.computed(node, Update(weights, weights * 1e-6), "update")
+            took, _ = yield from self.measure(node, Update(weights, weights * 1e-6), "update")
             readings.append(took)
             if node.rank == node.server:
                 corrected = corrected_update(held[-1], weights * 1e-6, used=held[0])
-                took, newest = yield from self.computed(node, corrected, "corrected update")
+                took, newest = yield from self.measure(node, corrected, "corrected update")
                 readings.append(took)
                 held.append(newest)
 
-    def shared(self, node: Node, weights: Vector, readings: Sequence[Reading]) -> Program[Measured]:
+    def share_readings(self, node: Node, weights: Vector, readings: Sequence[Reading]) -> Program[RankReadings]:
         """Share the measurements and facts of all ranks with every rank."""
         facts = []
         for fact in self.facts():
@@ -402,7 +406,7 @@ class Measurement(Coordination):
         for number in map(int, counts):
             by_rank.append(rows[at : at + number])
             at += number
-        return Measured(by_rank, [[fact[rank] for fact in facts] for rank in range(len(counts))], len(weights))
+        return RankReadings(by_rank, [[fact[rank] for fact in facts] for rank in range(len(counts))], len(weights))
 
 
 def corrected_update(weights: Vector, gradient: Vector, *, used: Vector) -> Program[Vector]:
@@ -411,24 +415,24 @@ def corrected_update(weights: Vector, gradient: Vector, *, used: Vector) -> Prog
     return (yield from Update(weights, total))
 
 
-def whole(kind: str, costs: Round) -> Reading:
+def round_reading(kind: str, costs: RoundCosts) -> Reading:
     """The reading of a round without its local steps."""
-    parts = [cost for name, cost in costs.items() if name != "LocalUpdate"]
-    return Reading(kind, 0, sum(cost.wall for cost in parts), sum(cost.process for cost in parts))
+    counted = [cost for name, cost in costs.items() if name != "LocalUpdate"]
+    return Reading(kind, 0, sum(cost.wall for cost in counted), sum(cost.process for cost in counted))
 
 
-def after(count: int) -> Callable[[], bool]:
+def true_from_call(count: int) -> Callable[[], bool]:
     """A function that is true from its call of this number on."""
     calls = iter(range(1, count))
     return lambda: next(calls, None) is None
 
 
-def nothing() -> Program[None]:
+def idle_phase() -> Program[None]:
     """A rank's program in a phase of other ranks: nothing."""
     yield from ()
 
 
-def at_the_same_time(num_workers: int) -> list[int]:
+def group_sizes(num_workers: int) -> list[int]:
     """The numbers of workers that are measured at once: 2, 4, 8 … and all."""
     return sorted({min(num_workers, 2**power) for power in range(1, num_workers.bit_length() + 1)} - {1})
 
@@ -438,8 +442,8 @@ def known_sizes(plan: Plan, rank: int) -> set[int]:
     return set(sizes_of(plan, rank, (*FITTED, *HELD_OUT)))
 
 
-def sizes_of(plan: Plan, rank: int, parts: Sequence[float]) -> list[int]:
+def sizes_of(plan: Plan, rank: int, multiples: Sequence[float]) -> list[int]:
     """Batch sizes of these multiples of the mean share, limited by the worker's memory."""
     share = plan.batch_size / plan.num_workers
     most = plan.batch_size if plan.max_samples is None else min(plan.batch_size, plan.max_samples[rank])
-    return sorted({min(most, max(1, round(part * share))) for part in parts})
+    return sorted({min(most, max(1, round(multiple * share))) for multiple in multiples})

@@ -73,7 +73,7 @@ class Process(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Measured:
+class RankReadings:
     """Readings and facts of each rank, in rank order."""
 
     readings: list[list[Reading]]
@@ -95,7 +95,7 @@ class Measured:
         return json.dumps({"readings": self.readings, "facts": self.facts, "num_parameters": self.num_parameters})
 
     @classmethod
-    def of_json(cls, text: str) -> Measured:
+    def of_json(cls, text: str) -> RankReadings:
         """Read the output of `as_json`."""
         document = json.loads(text)
         return cls([[Reading(*row) for row in rows] for rows in document["readings"]], document["facts"], document["num_parameters"])

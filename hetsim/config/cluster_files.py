@@ -41,7 +41,7 @@ def compose(file: Path, given: Sequence[str], words: Sequence[str]) -> None:
     parts = [part_of(each) for each in given]
     if len({part.name for part in parts}) < len(parts):
         raise ValueError(f"--compose names a file twice, or two of one name: give PART.yaml:2 for two copies, in {' '.join(given)}")
-    config = composition.composed(file.stem, parts)
+    config = composition.compose_cluster(file.stem, parts)
     cluster = parse_cluster(config)
     write_text(file, "".join(f"# {checks.one_line(line)}\n" for line in composition.remarks(parts)) + as_yaml(config))
     print(

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from hetsim.calibration.accounts import PROGRAM, Round, accounted
-from hetsim.calibration.program import after
+from hetsim.calibration.accounts import PROGRAM, RoundCosts, account_rounds
+from hetsim.calibration.program import true_from_call
 from hetsim.coordination.state import State
 from hetsim.effects import AllReduce, Batch, Commit, Gradient, Program, Receive, Send
 from hetsim.vector import Phantom
@@ -29,10 +29,10 @@ class Clocks:
         self.wall, self.thread, self.process = self.wall + wall, self.thread + thread, self.process + process
 
 
-def played(clocks: Clocks, program: Program[Any], until: int) -> tuple[list[tuple[Round, int]], State | None]:
+def played(clocks: Clocks, program: Program[Any], until: int) -> tuple[list[tuple[RoundCosts, int]], State | None]:
     """The rounds of an accounted program in a world whose effects take 4, 2 and 3 seconds on the clocks, and what it returns."""
-    rounds: list[tuple[Round, int]] = []
-    running = accounted(program, process=lambda: clocks.process, until=after(until), over=lambda *each: rounds.append(each))
+    rounds: list[tuple[RoundCosts, int]] = []
+    running = account_rounds(program, process=lambda: clocks.process, until=true_from_call(until), over=lambda *each: rounds.append(each))
     answer: Any = None
     while True:
         try:

@@ -15,11 +15,11 @@ from worlds import exit_status, experiment
 
 import hetsim
 from hetsim.calibration.cluster import Calibrated
-from hetsim.calibration.fit import Line, Steps
+from hetsim.calibration.fit import FittedLine, GradientTimes
 from hetsim.calibration.measuring import proof
 from hetsim.calibration.measuring.answer import remarks
 from hetsim.calibration.noise import Noise
-from hetsim.calibration.readings import Measured
+from hetsim.calibration.readings import RankReadings
 from hetsim.cli.calibrate import main
 
 NODES = "cluster.nodes=[{count: 2, seconds_per_sample: 1, overhead_seconds: 1}]"
@@ -31,9 +31,9 @@ def test_a_calibrated_cluster_is_read_by_both_backends(
 ) -> None:
     """It has what was measured, says so, and predicts a time of the right order. Gradients are measured once in so short phases."""
     monkeypatch.chdir(tmp_path)
-    found: list[Measured] = []
-    read = Measured.of_json
-    monkeypatch.setattr(Measured, "of_json", lambda text: found.append(read(text)) or found[-1])
+    found: list[RankReadings] = []
+    read = RankReadings.of_json
+    monkeypatch.setattr(RankReadings, "of_json", lambda text: found.append(read(text)) or found[-1])
     monkeypatch.setattr(proof, "MOST_ERROR", math.inf)  # so short runs prove little, and each miss is measured again
     file = tmp_path / "cluster" / "lab.yaml"
     file.parent.mkdir()
@@ -116,7 +116,7 @@ def test_a_workloads_name_stays_in_its_comment(monkeypatch: pytest.MonkeyPatch) 
     """A line break in it would begin a key of the cluster."""
     made = experiment("workload=digits")
     monkeypatch.setitem(vars(made.workload), "name", "mine\nfaults: {}")
-    steps = Steps(line=Line(1.0, 1.0), table=((8, 1.0),), error_of_line=0.0, error_of_table=0.0, noise=Noise(), sizes=(8, 16))
+    steps = GradientTimes(line=FittedLine(1.0, 1.0), table=((8, 1.0),), error_of_line=0.0, error_of_table=0.0, noise=Noise(), sizes=(8, 16))
 
     said = remarks(made, Calibrated({}, [steps]))
 

@@ -10,7 +10,7 @@ import yaml
 from worlds import exit_status
 
 import hetsim
-from hetsim.calibration.composition import Part, composed
+from hetsim.calibration.composition import Part, compose_cluster
 from hetsim.cli.calibrate import main
 from hetsim.cluster.model import Cluster
 from hetsim.cluster.parse.cluster import parse_cluster
@@ -42,7 +42,7 @@ def calibrated(per_sample: float, *, count: int = 2, **held: Any) -> dict[str, A
 
 def made(*parts: Part) -> Cluster:
     """The cluster that both backends read of this."""
-    return parse_cluster(composed("both", parts))
+    return parse_cluster(compose_cluster("both", parts))
 
 
 def test_nodes_are_those_of_all_and_links_those_of_the_first() -> None:

@@ -11,8 +11,8 @@ import worlds
 
 from hetsim.calibration import cluster as calibrated_cluster
 from hetsim.calibration.cluster import doubts
-from hetsim.calibration.composition import Part, composed
-from hetsim.calibration.fit import Steps
+from hetsim.calibration.composition import Part, compose_cluster
+from hetsim.calibration.fit import GradientTimes
 from hetsim.calibration.readings import Reading
 from hetsim.cluster.parse.cluster import parse_cluster
 from hetsim.results.writing.remarks import remarks
@@ -58,7 +58,7 @@ def measured(load: Load, *, held_out: float = 1.0) -> list[Reading]:
 
 def of(readings: list[Reading], *, capped: bool = False) -> list[str]:
     """The doubts about a cluster of one node."""
-    return doubts([Steps.fitted(readings, SIZES)], [readings], [capped])
+    return doubts([GradientTimes.fit(readings, SIZES)], [readings], [capped])
 
 
 def test_an_idle_machine_leaves_no_doubt() -> None:
@@ -123,7 +123,7 @@ def test_a_composed_cluster_has_the_doubts_of_its_parts() -> None:
         Part("b", {**described, "calibrated": {**CALIBRATED, "doubts": ["node 0: x"]}}),
     ]
 
-    made = parse_cluster({**composed("both", parts), "faults": None, "hosts": None})
+    made = parse_cluster({**compose_cluster("both", parts), "faults": None, "hosts": None})
 
     assert made.calibrated is not None
     assert made.calibrated.doubts == ("b, node 0: x",)
@@ -144,4 +144,4 @@ def test_a_composed_cluster_has_the_doubts_of_its_parts() -> None:
 )
 def test_more_threads_than_cores_are_a_doubt(widths: list[int], cores: list[float], found: list[str]) -> None:
     """Nodes 0 and 1 are on one machine. Workers of one thread each share cores as described."""
-    assert calibrated_cluster.crowded(widths, [7.0, 7.0, 8.0], cores) == found
+    assert calibrated_cluster.crowded_machines(widths, [7.0, 7.0, 8.0], cores) == found

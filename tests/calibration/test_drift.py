@@ -9,8 +9,8 @@ import pytest
 import worlds
 from worlds import exit_status
 
-from hetsim.calibration.drift import NUM_PARTS, Drift, drifts, parts_of, told
-from hetsim.calibration.readings import IN_STEP, IN_TRAINING, Measured, Reading
+from hetsim.calibration.drift import NUM_PARTS, Drift, drifts, format_table, split_readings
+from hetsim.calibration.readings import IN_STEP, IN_TRAINING, RankReadings, Reading
 from hetsim.cli.calibrate import main
 from hetsim.cluster.model import Cluster
 from hetsim.cluster.parse.cluster import parse_cluster
@@ -80,7 +80,7 @@ def test_readings_are_divided_in_the_order_of_time() -> None:
     """Of each size by itself; what was read too seldom is in each part."""
     readings = [Reading("alone", size, float(turn), float(turn)) for turn in range(9) for size in (8, 16)]
     updates = [Reading("update", 0, 1.0, 1.0)] * 3
-    parts = parts_of(Measured([[*readings, *updates]], [[0.0]], 7))
+    parts = split_readings(RankReadings([[*readings, *updates]], [[0.0]], 7))
 
     assert [[reading.seconds for reading in part.of(0, "alone") if reading.size == 8] for part in parts] == [
         [0, 1],
@@ -93,7 +93,7 @@ def test_readings_are_divided_in_the_order_of_time() -> None:
 
 
 def test_the_table_marks_what_has_drifted() -> None:
-    text = told([Drift("node 0", "seconds_per_sample", 1e-4, 2e-4, 1e-6), Drift("server", "seconds_per_update", 0.0, 1e-3, 1e-3)])
+    text = format_table([Drift("node 0", "seconds_per_sample", 1e-4, 2e-4, 1e-6), Drift("server", "seconds_per_update", 0.0, 1e-3, 1e-3)])
 
     assert text.splitlines()[1].split() == ["node", "0", "seconds_per_sample", "0.0001", "0.0002", "2", "0.5", "%", "*"]
     assert text.splitlines()[2].split() == ["server", "seconds_per_update", "0", "0.001", "–", "100.0", "%"]
@@ -149,7 +149,7 @@ def test_rounds_in_training_stay_together() -> None:
         [Reading(kind, (number * rank) % 4, float(number), 0.0) for number in range(3 * NUM_PARTS) for kind in kinds] for rank in range(2)
     ]
 
-    parts = parts_of(Measured(ranks, []))
+    parts = split_readings(RankReadings(ranks, []))
 
     for place, part in enumerate(parts):
         for rank in range(2):

@@ -15,12 +15,12 @@ import pytest
 import worlds
 
 from hetsim.calibration.accounts import PROGRAM
-from hetsim.calibration.cluster import calibrated
-from hetsim.calibration.fit import Cold, Line, Steps, busy_speeds
-from hetsim.calibration.measuring.balance import computing, ends_at
+from hetsim.calibration.cluster import fit_cluster
+from hetsim.calibration.fit import Cold, FittedLine, GradientTimes, busy_speeds
+from hetsim.calibration.measuring.balance import end_of_works, fit_balance
 from hetsim.calibration.network import KEPT, work_of_ends
 from hetsim.calibration.program import machine_seconds
-from hetsim.calibration.readings import AT_OWN_PACE, IN_STEP, KINDS, OVERLAPPED, WHOLE, Measured, Reading
+from hetsim.calibration.readings import AT_OWN_PACE, IN_STEP, KINDS, OVERLAPPED, WHOLE, RankReadings, Reading
 from hetsim.cluster.hosts import Host
 from hetsim.cluster.model import Cluster, Network, NodeSpec, Server
 from hetsim.cluster.network.racks import Between, Rack
@@ -42,7 +42,7 @@ def readings(seconds: Any, *, deviation: float = 0.0, repeats: int = 40, seed: i
 
 
 def test_a_line_is_found() -> None:
-    steps = Steps.fitted(readings(lambda size: 2e-3 + size * 1e-4), SIZES)
+    steps = GradientTimes.fit(readings(lambda size: 2e-3 + size * 1e-4), SIZES)
 
     assert (steps.line.constant, steps.line.slope) == pytest.approx((2e-3, 1e-4), rel=1e-9)
     assert steps.error == pytest.approx(0.0, abs=1e-12)
@@ -53,7 +53,7 @@ def test_a_line_is_found() -> None:
 
 def test_noise_is_found() -> None:
     """A gamma law with the deviation that was measured; its mean is 1."""
-    steps = Steps.fitted(readings(lambda size: 2e-3 + size * 1e-4, deviation=0.2, repeats=2000), SIZES)
+    steps = GradientTimes.fit(readings(lambda size: 2e-3 + size * 1e-4, deviation=0.2, repeats=2000), SIZES)
     noise = steps.as_row()["noise"]
 
     assert noise["a"] * noise["scale"] == pytest.approx(1.0, rel=1e-3)
@@ -63,7 +63,7 @@ def test_noise_is_found() -> None:
 
 def test_a_table_is_taken_where_a_line_is_worse() -> None:
     """A cache that is full from 40 samples on."""
-    steps = Steps.fitted(readings(lambda size: 1e-4 * size if size < 40 else 4e-4 * size - 12e-3), SIZES)
+    steps = GradientTimes.fit(readings(lambda size: 1e-4 * size if size < 40 else 4e-4 * size - 12e-3), SIZES)
 
     assert steps.takes_table
     assert steps.error < steps.error_of_line / 3
@@ -81,7 +81,7 @@ def test_a_table_is_taken_where_a_line_is_worse() -> None:
 )
 def test_a_line_never_falls_nor_begins_below_zero(points: dict[int, float], expected: tuple[float, float]) -> None:
     """Relative errors have the least squares."""
-    line = Line.fitted(points)
+    line = FittedLine.fit(points)
 
     assert (line.constant, line.slope) == pytest.approx(expected)
 
@@ -102,7 +102,7 @@ def test_it_is_told_where_threads_that_move_messages_have_no_priority(by_hetsim:
     """hetsim's own quotas leave these threads out."""
     given = parse_cluster(worlds.cluster(worlds.node(9.0, count=2), seconds_per_update=9.0))
     among, around = measured()
-    fits = partial(calibrated, given, "lab", [SIZES, SIZES], among=among, around=around, capped_by_hetsim=by_hetsim)
+    fits = partial(fit_cluster, given, "lab", [SIZES, SIZES], among=among, around=around, capped_by_hetsim=by_hetsim)
     assert fits().refused is None
     for facts in around.facts:
         facts += [0.0] * (6 - len(facts))
@@ -119,21 +119,21 @@ def test_the_time_until_an_idle_core_takes_over_is_found(balance: float) -> None
     for _ in range(50):
         works = [chance.uniform(5e-3, 9e-3) for _ in ranks]
         longest.append(max(works))
-        ends.append(together := ends_at(host, works))
+        ends.append(together := end_of_works(host, works))
         for rank, (found, work) in enumerate(zip(ranks, works, strict=True)):
             waits = 0.0 if rank == 0 else together - work
             found += [Reading("in training", 32, together - waits, work), Reading(IN_STEP, 0, 1e-3, 1e-3)]
             found += [Reading("update in training", 0, 2e-4, 2e-4), Reading("agreement", 0, 1e-4, 1e-4)]
             found += [Reading(PROGRAM, 0, 2e-4 + waits, 2e-4)]
-    measured = Measured(ranks, [])
+    measured = RankReadings(ranks, [])
 
-    seconds, together = computing(measured, (0, 1, 2), Host(cores=2))
+    seconds, together = fit_balance(measured, (0, 1, 2), Host(cores=2))
     assert seconds == pytest.approx(balance, abs=2e-5)
     assert together == pytest.approx(fmean(ends), rel=3e-2)
-    assert computing(measured, (0, 1, 2), Host(cores=3)) == (0.0, pytest.approx(fmean(longest)))
+    assert fit_balance(measured, (0, 1, 2), Host(cores=3)) == (0.0, pytest.approx(fmean(longest)))
 
 
-def measured(*, quota: float = 0.0) -> tuple[Measured, Measured]:
+def measured(*, quota: float = 0.0) -> tuple[RankReadings, RankReadings]:
     """Two workers and a server on one machine of two cores whose cores are 0.8 as fast when both are busy, and two on one each."""
     facts = [[7.0, 2.0, quota, 0.1 if quota else 0.0]] * 3
     among = [readings(lambda size, rank=rank: (1 + rank) * (1e-3 + size * 1e-5)) for rank in range(2)]
@@ -143,7 +143,7 @@ def measured(*, quota: float = 0.0) -> tuple[Measured, Measured]:
         found += [Reading("all_reduce", size, 2e-3 + size * 4e-9, 1e-4 + size * 1e-9) for size in (4_000, 1_000_000)]
     around = [[Reading("message", size, 3e-4 + size * 2e-9, 5e-5 + size * 5e-10) for size in (4_000, 1_000_000)] for _ in range(3)]
     around[2] += [Reading("update", 0, 9.0, 2e-3)] * 5
-    return Measured(among, facts[:2]), Measured(around, facts)
+    return RankReadings(among, facts[:2]), RankReadings(around, facts)
 
 
 def test_a_whole_cluster_is_found() -> None:
@@ -152,7 +152,7 @@ def test_a_whole_cluster_is_found() -> None:
     given = parse_cluster(
         worlds.cluster(worlds.node(9.0, max_samples=500), worlds.node(9.0, uplink_bytes_per_second=1e8), seconds_per_update=9.0)
     )
-    result = calibrated(given, "lab", [SIZES, SIZES], among=among, around=around, capped_by_hetsim=False)
+    result = fit_cluster(given, "lab", [SIZES, SIZES], among=among, around=around, capped_by_hetsim=False)
     cluster = parse_cluster(result.config)
 
     assert [(node.overhead_seconds, node.seconds_per_sample, node.seconds_per_update) for node in cluster.nodes] == [
@@ -165,7 +165,7 @@ def test_a_whole_cluster_is_found() -> None:
     ]
     assert (cluster.hosts["host0"].cores, cluster.hosts["host0"].busy_speeds) == (2, (1.0, 0.8))
     among.facts[0][1] = among.facts[1][1] = around.facts[0][1] = 4.0
-    on_two_cores_each = calibrated(given, "lab", [SIZES, SIZES], among=among, around=around, capped_by_hetsim=False, widths=(2, 2))
+    on_two_cores_each = fit_cluster(given, "lab", [SIZES, SIZES], among=among, around=around, capped_by_hetsim=False, widths=(2, 2))
     assert on_two_cores_each.config["hosts"]["host0"]["busy_speeds"] == [1.0, 1.0, 0.9, 0.8]
     assert cluster.server.seconds_per_update == 2e-3
     assert cluster.network.latency_seconds == pytest.approx(2.5e-4)
@@ -187,7 +187,7 @@ def test_under_a_quota_gradients_in_a_row_set_the_level(quota: float, level: flo
         its += [Reading("beside 2", 32, 9.0, slower * seconds) for slower in (3.0, 2.0, 0.9, 1.1)]
     given = parse_cluster(worlds.cluster(worlds.node(9.0, count=2)))
 
-    result = calibrated(given, "lab", [SIZES, SIZES], among=among, around=around, capped_by_hetsim=False)
+    result = fit_cluster(given, "lab", [SIZES, SIZES], among=among, around=around, capped_by_hetsim=False)
 
     for rank, (node, steps) in enumerate(zip(parse_cluster(result.config).nodes, result.steps, strict=True)):
         assert (node.overhead_seconds, node.seconds_per_sample) == (
@@ -207,7 +207,7 @@ def test_gradients_in_which_a_quota_stops_the_process_show_cold_caches() -> None
             its += [Reading("in training", 32, stopped + seconds, seconds + stopped / 60), Reading(IN_STEP, 0, 0.0, 1e-3)]
     given = parse_cluster(worlds.cluster(worlds.node(9.0, count=2)))
 
-    cluster = parse_cluster(calibrated(given, "lab", [SIZES, SIZES], among=among, around=None, capped_by_hetsim=False).config)
+    cluster = parse_cluster(fit_cluster(given, "lab", [SIZES, SIZES], among=among, around=None, capped_by_hetsim=False).config)
 
     assert [node.overhead_seconds for node in cluster.nodes] == pytest.approx([8e-4, 1.6e-3])
     assert [node.cold(0.06) for node in cluster.nodes] == pytest.approx([1e-3] * 2, rel=1e-3)
@@ -222,7 +222,7 @@ def test_an_exchange_beside_the_program_costs_more() -> None:
         its += [Reading(WHOLE, 0, 9.0, 3e-3), Reading(OVERLAPPED, 0, 9.0, 4e-3)]
     given = parse_cluster(worlds.cluster(worlds.node(9.0, count=len(nodes))))
 
-    cpu = parse_cluster(calibrated(given, "lab", [SIZES, SIZES], among=among, around=None, capped_by_hetsim=False).config).network.cpu
+    cpu = parse_cluster(fit_cluster(given, "lab", [SIZES, SIZES], among=among, around=None, capped_by_hetsim=False).config).network.cpu
 
     assert cpu is not None
     assert cpu.overlap_seconds == pytest.approx(1.5e-3, rel=0.1)  # but for what two busy cores lose
@@ -236,7 +236,7 @@ def test_threads_that_hetsim_does_not_cap_do_not_use_the_server_s_quota() -> Non
     around.readings[2].append(Reading(AT_OWN_PACE, 0, 9.0, 1.0, thread_seconds=1e-3))
     given = parse_cluster(worlds.cluster(worlds.node(9.0, count=2)))
 
-    config = calibrated(given, "lab", [SIZES, SIZES], among=among, around=around, capped_by_hetsim=True).config
+    config = fit_cluster(given, "lab", [SIZES, SIZES], among=among, around=around, capped_by_hetsim=True).config
 
     assert config["network"]["cpu"]["thread_seconds"] == pytest.approx(3e-4)
     assert config["server"]["program_seconds"] == pytest.approx(4e-4)
@@ -248,7 +248,7 @@ def test_what_is_described_of_a_server_stays_without_one() -> None:
     server = {"seconds_per_update": 1e-3, "seconds_per_byte": 1e-9, "seconds_per_vector_operation": 1e-4}
     given = parse_cluster({**worlds.cluster(worlds.node(9.0, count=2)), "server": server})
 
-    config = calibrated(given, "lab", [SIZES, SIZES], among=among, around=None, capped_by_hetsim=False).config
+    config = fit_cluster(given, "lab", [SIZES, SIZES], among=among, around=None, capped_by_hetsim=False).config
 
     assert {key: config["server"][key] for key in server} == server
 
@@ -259,7 +259,7 @@ def test_local_steps_are_those_of_local_sgd_s_program() -> None:
     among.readings[0] += [Reading("local step", 0, 9.0, seconds) for seconds in (5e-3, 5e-3, 3e-4, 5e-4)]
     given = parse_cluster(worlds.cluster(worlds.node(9.0, count=2)))
 
-    config = calibrated(given, "lab", [SIZES, SIZES], among=among, around=around, capped_by_hetsim=False).config
+    config = fit_cluster(given, "lab", [SIZES, SIZES], among=among, around=around, capped_by_hetsim=False).config
 
     assert [row["seconds_per_local_update"] for row in config["nodes"]] == [4e-4, 1e-4]
 
@@ -274,7 +274,7 @@ def test_gradients_at_the_same_time_may_have_several_sizes() -> None:
     given = parse_cluster(worlds.cluster(worlds.node(9.0, count=3)))
     sizes = [SIZES] * 3
 
-    config = calibrated(given, "lab", sizes, among=among, around=None, capped_by_hetsim=False).config
+    config = fit_cluster(given, "lab", sizes, among=among, around=None, capped_by_hetsim=False).config
 
     assert config["hosts"]["host0"]["busy_speeds"] == [1.0, 0.8]
 
@@ -296,10 +296,13 @@ def test_a_server_pays_for_its_messages_once(quota: float, process: float, threa
     among, around = measured(quota=quota)
     for rank in range(2):
         around.readings[rank].append(Reading(AT_OWN_PACE, 1000, 2e-3, 1e-3, thread_seconds=6e-4))
-    around.readings[2] += [Reading(AT_OWN_PACE, 0, 9.0, process, thread_seconds=thread), Reading("corrected update", 0, 9.0, 2.5e-3)]
+    around.readings[2] += [
+        Reading(AT_OWN_PACE, 0, 9.0, process, thread_seconds=thread),
+        Reading("corrected update", 0, 9.0, 2.5e-3),
+    ]
     given = parse_cluster(worlds.cluster(worlds.node(9.0, count=2)))
 
-    cluster = parse_cluster(calibrated(given, "lab", [SIZES, SIZES], among=among, around=around, capped_by_hetsim=False).config)
+    cluster = parse_cluster(fit_cluster(given, "lab", [SIZES, SIZES], among=among, around=around, capped_by_hetsim=False).config)
 
     assert cluster.network.cpu is not None
     assert cluster.network.cpu.thread_seconds == pytest.approx(of_message, rel=1e-3)
@@ -326,9 +329,9 @@ def test_any_measurement_makes_a_cluster(seed: int) -> None:
         for ranks in (num_workers, num_workers + 1)
     )
     given = parse_cluster(worlds.cluster(*[worlds.node(9.0) for _ in range(num_workers)]))
-    found = calibrated(
-        given, "lab", [SIZES] * num_workers, among=Measured(among, facts[:-1]), around=Measured(around, facts), capped_by_hetsim=False,
-        widths=[width] * num_workers,
+    found = fit_cluster(
+        given, "lab", [SIZES] * num_workers, among=RankReadings(among, facts[:-1]), around=RankReadings(around, facts),
+        capped_by_hetsim=False, widths=[width] * num_workers,
     )  # fmt: skip
 
     assert parse_cluster(found.config).num_workers == num_workers
@@ -376,7 +379,7 @@ def test_what_is_kept_is_as_it_was_described() -> None:
     described["server"] |= {"rack": "c", "device": "cpu", **rates}
     given = parse_cluster(described)
     among, around = measured()
-    found = parse_cluster(calibrated(given, "lab", [SIZES, SIZES], among=among, around=around, capped_by_hetsim=False).config)
+    found = parse_cluster(fit_cluster(given, "lab", [SIZES, SIZES], among=among, around=around, capped_by_hetsim=False).config)
 
     for one, other in zip([*given.nodes, given.server, given.network], [*found.nodes, found.server, found.network], strict=True):
         kept = KEPT[type(one)]
@@ -392,7 +395,7 @@ def test_a_given_link_is_not_measured_again() -> None:
     for rank, slope in enumerate(slopes):
         around.readings[rank] = [Reading("message", size, 3e-4 + size * slope, 5e-5 + size * 5e-10) for size in (4_000, 1_000_000)]
     given = parse_cluster(worlds.cluster(worlds.node(9.0, uplink_bytes_per_second=1e7), worlds.node(9.0)))
-    cluster = parse_cluster(calibrated(given, "lab", [SIZES, SIZES], among=among, around=around, capped_by_hetsim=False).config)
+    cluster = parse_cluster(fit_cluster(given, "lab", [SIZES, SIZES], among=among, around=around, capped_by_hetsim=False).config)
 
     assert cluster.network.latency_seconds == pytest.approx(2.5e-4)
     assert cluster.network.bytes_per_second == pytest.approx(2e7)
@@ -405,7 +408,7 @@ def test_a_quota_that_the_system_imposes_covers_messages() -> None:
     given = parse_cluster(worlds.cluster(worlds.node(9.0, cpu_quota=0.2), worlds.node(9.0)))
 
     found, emulated = (
-        parse_cluster(calibrated(given, "lab", [SIZES, SIZES], among=among, around=around, capped_by_hetsim=by_hetsim).config)
+        parse_cluster(fit_cluster(given, "lab", [SIZES, SIZES], among=among, around=around, capped_by_hetsim=by_hetsim).config)
         for by_hetsim in (False, True)
     )
     of_system = [(node.cpu_quota, node.cpu_quota_period_seconds, node.cpu_quota_covers_messages) for node in (*found.nodes, found.server)]
@@ -421,9 +424,9 @@ def test_speeds_of_busy_cores_are_measured_without_hetsims_caps() -> None:
     among, around = measured()
     alone = [Reading("alone", 32, 9.0, 0.01), Reading("beside 2", 32, 9.0, 0.016)]
     all_reduces = [Reading("all_reduce", size, 3e-3, 1e-3 + size * 1e-9, 0.0, 4e-4 + size * 4e-10) for size in (4_000, 1_000_000)]
-    free = Measured([[*alone, *all_reduces]] * 2, among.facts)
+    free = RankReadings([[*alone, *all_reduces]] * 2, among.facts)
     given = parse_cluster(worlds.cluster(worlds.node(9.0, cpu_quota=0.2), worlds.node(9.0, cpu_quota=0.4)))
-    config = calibrated(given, "lab", [SIZES, SIZES], among=among, around=around, uncapped=free, capped_by_hetsim=True).config
+    config = fit_cluster(given, "lab", [SIZES, SIZES], among=among, around=around, uncapped=free, capped_by_hetsim=True).config
 
     assert config["hosts"] == {"host0": {"cores": 2, "busy_speeds": [1.0, 0.625]}}
     assert [row["cpu_quota"] for row in config["nodes"]] == [0.2, 0.4]
@@ -434,9 +437,9 @@ def test_speeds_of_busy_cores_are_measured_without_hetsims_caps() -> None:
 
 def test_workers_on_machines_of_their_own_share_nothing() -> None:
     among, _ = measured()
-    apart = Measured(among.readings, [[1.0, 2.0, 0.0, 0.0], [2.0, 4.0, 0.0, 0.0]])
+    apart = RankReadings(among.readings, [[1.0, 2.0, 0.0, 0.0], [2.0, 4.0, 0.0, 0.0]])
     given = parse_cluster(worlds.cluster(worlds.node(9.0), worlds.node(9.0)))
-    config = calibrated(given, "lab", [SIZES, SIZES], among=apart, around=None, capped_by_hetsim=False).config
+    config = fit_cluster(given, "lab", [SIZES, SIZES], among=apart, around=None, capped_by_hetsim=False).config
 
     assert [row["host"] for row in config["nodes"]] == ["host0", "host1"]
     assert config["hosts"] == {"host0": {"cores": 2}, "host1": {"cores": 4}}
@@ -447,7 +450,7 @@ def test_workers_on_machines_of_their_own_share_nothing() -> None:
 def test_readings_survive_their_file() -> None:
     among, _ = measured()
 
-    assert Measured.of_json(among.as_json()) == among
+    assert RankReadings.of_json(among.as_json()) == among
     for reading in among.readings[0]:
         assert Reading.of_numbers(reading.as_numbers()) == reading
 
@@ -457,14 +460,14 @@ def test_what_a_pause_costs_is_found() -> None:
     pauses = (0.0, 0.003, 0.01, 0.03, 0.1)
     cold = [Reading("cold", round(1e6 * pause), 9.0, 0.01 + 0.002 * (1 - math.exp(-pause / 0.02))) for pause in pauses for _ in range(3)]
 
-    assert Cold.fitted(cold).as_row() == pytest.approx({"cold_seconds": 0.002, "cooling_seconds": 0.02}, rel=1e-3)
-    assert Cold.fitted([Reading("cold", round(1e6 * pause), 9.0, 0.01 + 0.001 * pause) for pause in pauses]).as_row() == {}
-    assert Cold.fitted([]).as_row() == {}
+    assert Cold.fit(cold).as_row() == pytest.approx({"cold_seconds": 0.002, "cooling_seconds": 0.02}, rel=1e-3)
+    assert Cold.fit([Reading("cold", round(1e6 * pause), 9.0, 0.01 + 0.001 * pause) for pause in pauses]).as_row() == {}
+    assert Cold.fit([]).as_row() == {}
 
 
 def test_what_a_new_number_of_samples_costs_is_found() -> None:
     """The median, as the process's first gradients take longer still; nothing that is within five percent of a gradient."""
-    steps = Steps.fitted(readings(lambda size: 2e-3 + size * 1e-4), SIZES)
+    steps = GradientTimes.fit(readings(lambda size: 2e-3 + size * 1e-4), SIZES)
 
     assert steps.first([0.5, 1.4e-3, 1.5e-3, 1.5e-3, 1.6e-3]) == pytest.approx(1.5e-3)
     assert steps.first([0.5, *[1e-4] * 4]) == 0.0
@@ -480,13 +483,13 @@ def test_first_gradients_are_compared_with_other_ones_in_training() -> None:
     assert [node.first_seconds for node in in_training(among, 1.0, 4e-3)] == pytest.approx([2e-3, 2e-3], rel=0.1)
 
 
-def in_training(among: Measured, factor: float, longer: float, *, pause: float = 0.02) -> list[NodeSpec]:
+def in_training(among: RankReadings, factor: float, longer: float, *, pause: float = 0.02) -> list[NodeSpec]:
     """The nodes of two workers whose gradients take so many times and seconds longer after an exchange of 20 ms."""
     for rank in range(2):
         cpu = factor * (1 + rank) * (1e-3 + 32e-5) + longer
         among.readings[rank] += [Reading("in training", 32, cpu, cpu), Reading(IN_STEP, round(1e6 * cpu), pause, 0.0)] * 5
     given = parse_cluster(worlds.cluster(worlds.node(9.0), worlds.node(9.0)))
-    return list(parse_cluster(calibrated(given, "lab", [SIZES, SIZES], among=among, around=None, capped_by_hetsim=False).config).nodes)
+    return list(parse_cluster(fit_cluster(given, "lab", [SIZES, SIZES], among=among, around=None, capped_by_hetsim=False).config).nodes)
 
 
 def test_what_is_slower_beside_others_is_not_counted_twice() -> None:
@@ -528,7 +531,7 @@ def test_an_all_reduce_in_training_takes_as_long_as_the_last_rank_waits(quota: f
                 Reading(IN_STEP, 0, alone + extra + wait - early, 1e-3), Reading("agreement", 0, agreement + early, agreement)
             ]  # fmt: skip
     given = parse_cluster(worlds.cluster(worlds.node(9.0), worlds.node(9.0)))
-    network = parse_cluster(calibrated(given, "lab", [SIZES, SIZES], among=among, around=None, capped_by_hetsim=False).config).network
+    network = parse_cluster(fit_cluster(given, "lab", [SIZES, SIZES], among=among, around=None, capped_by_hetsim=False).config).network
 
     assert network.all_reduce_table == (
         (4_000, pytest.approx(2.016e-3 + small, rel=1e-3)),
@@ -549,7 +552,9 @@ def test_an_all_reduce_in_training_is_what_simulated_gradients_leave_of_a_round(
                 Reading(PROGRAM, 0, 3e-4 + waits[2], 3e-4),
             ]  # fmt: skip
     given = parse_cluster(worlds.cluster(worlds.node(9.0), worlds.node(9.0)))
-    found = calibrated(given, "lab", [SIZES, SIZES], among=among, around=None, capped_by_hetsim=False, computing=lambda *_: (0.0, together))
+    found = fit_cluster(
+        given, "lab", [SIZES, SIZES], among=among, around=None, capped_by_hetsim=False, computing=lambda *_: (0.0, together)
+    )
     network = parse_cluster(found.config).network
 
     assert network.all_reduce_table is not None
@@ -562,8 +567,8 @@ def test_messages_are_colder_in_training() -> None:
     for pause in (0.01, 0.02, 0.04):
         exchanges += [(pause, between, 0.001 + cold(pause) + cold(between)) for between in (0.005, 0.05)]
 
-    assert Cold.of_exchanges(exchanges, 0.001).as_row() == pytest.approx({"cold_seconds": 0.004, "cooling_seconds": 0.02}, rel=1e-3)
-    assert Cold.of_exchanges([(0.01, 0.01, 0.001)] * 5, 0.001) == Cold()
+    assert Cold.fit_exchanges(exchanges, 0.001).as_row() == pytest.approx({"cold_seconds": 0.004, "cooling_seconds": 0.02}, rel=1e-3)
+    assert Cold.fit_exchanges([(0.01, 0.01, 0.001)] * 5, 0.001) == Cold()
 
 
 def test_an_exchange_is_measured_by_what_both_messages_cost() -> None:
@@ -573,7 +578,7 @@ def test_an_exchange_is_measured_by_what_both_messages_cost() -> None:
         around.readings[rank] += readings(lambda size: 1e-3 + size * 1e-5, repeats=4)
         around.readings[rank] += [Reading(AT_OWN_PACE, 50_000, 0.05, 3e-3, thread_seconds=4e-4)] * 20
     given = parse_cluster(worlds.cluster(worlds.node(9.0), worlds.node(9.0)))
-    cpu = parse_cluster(calibrated(given, "lab", [SIZES, SIZES], among=None, around=around, capped_by_hetsim=False).config).network.cpu
+    cpu = parse_cluster(fit_cluster(given, "lab", [SIZES, SIZES], among=None, around=around, capped_by_hetsim=False).config).network.cpu
 
     assert cpu is not None
     assert cpu.thread_seconds == pytest.approx(2e-4)
@@ -585,7 +590,7 @@ def test_agreeing_and_gathering_are_measured(kind: str) -> None:
     among, _ = measured()
     among.readings[0] += [Reading(kind, 0, 9.0, 4e-4, thread_seconds=7e-4), Reading(kind, 0, 9.0, 6e-4)]
     given = parse_cluster(worlds.cluster(worlds.node(9.0), worlds.node(9.0)))
-    network = parse_cluster(calibrated(given, "lab", [SIZES, SIZES], among=among, around=None, capped_by_hetsim=False).config).network
+    network = parse_cluster(fit_cluster(given, "lab", [SIZES, SIZES], among=among, around=None, capped_by_hetsim=False).config).network
 
     assert network.cpu is not None
     assert getattr(network.cpu, f"{kind}_seconds") == pytest.approx(5e-4)
@@ -602,20 +607,22 @@ def test_what_the_kernel_does_counts(machines: tuple[float, float], expected: fl
     """Where the machine has worked more than the processes on it, they share that."""
     found = [[Reading("message", 100, 9.0, cpu, 1.2, interrupt_seconds=1.0)] for cpu in (0.2, 0.4)]
 
-    assert work_of_ends(Measured(found, [[machine, 2.0, 0.0, 0.0] for machine in machines]), "message", (0, 1)) == {
+    assert work_of_ends(RankReadings(found, [[machine, 2.0, 0.0, 0.0] for machine in machines]), "message", (0, 1)) == {
         100: pytest.approx(expected)
     }
 
 
 def test_what_other_programs_do_does_not_count() -> None:
     """Interrupts move packets; a program that began after the first second, in which nothing is measured, has none."""
-    found = Measured([[Reading("message", 100, 9.0, cpu, 4.2, interrupt_seconds=0.1)] for cpu in (0.2, 0.4)], [[7.0, 2.0, 0.0, 0.0]] * 2)
+    found = RankReadings(
+        [[Reading("message", 100, 9.0, cpu, 4.2, interrupt_seconds=0.1)] for cpu in (0.2, 0.4)], [[7.0, 2.0, 0.0, 0.0]] * 2
+    )
 
     assert work_of_ends(found, "message", (0, 1)) == {100: pytest.approx(0.7 / 2)}
 
 
 def test_without_a_reading_of_the_machine_processes_count() -> None:
-    found = Measured([[Reading("message", 100, 9.0, 0.2)], [Reading("message", 100, 9.0, 0.4)]], [[7.0, 2.0, 0.0, 0.0]] * 2)
+    found = RankReadings([[Reading("message", 100, 9.0, 0.2)], [Reading("message", 100, 9.0, 0.4)]], [[7.0, 2.0, 0.0, 0.0]] * 2)
 
     assert work_of_ends(found, "message", (0, 1)) == {100: pytest.approx(0.3)}
 
@@ -642,7 +649,7 @@ def test_a_cluster_names_the_files_of_what_was_measured(tmp_path: Path) -> None:
     ]
     given = parse_cluster(worlds.cluster(worlds.node(9.0), worlds.node(9.0)))
     found, without = (
-        calibrated(given, "lab", [SIZES, SIZES], among=among, around=None, capped_by_hetsim=False, beside=beside)
+        fit_cluster(given, "lab", [SIZES, SIZES], among=among, around=None, capped_by_hetsim=False, beside=beside)
         for beside in (str(tmp_path / "lab"), None)
     )
     for file, noise in found.laws.items():

@@ -30,7 +30,7 @@ def two_modes(num: int = 4000) -> list[float]:
 
 
 def test_gamma_noise_stays_a_gamma_law() -> None:
-    noise = Noise.fitted(gamma())
+    noise = Noise.fit(gamma())
 
     assert not noise.takes_measured
     assert noise.error_of_gamma < 0.02
@@ -41,7 +41,7 @@ def test_gamma_noise_stays_a_gamma_law() -> None:
 
 def test_two_modes_are_written_as_they_were_measured(tmp_path: Path) -> None:
     """A gamma law of their deviation is off by more than a tenth at its quantiles; the other half of the factors is not."""
-    noise = Noise.fitted(two_modes())
+    noise = Noise.fit(two_modes())
     file = tmp_path / "lab-node0.csv"
     file.write_text(noise.as_csv())
     law = parse_distribution("noise", noise.as_row(str(file))["noise"])
@@ -56,15 +56,15 @@ def test_two_modes_are_written_as_they_were_measured(tmp_path: Path) -> None:
 
 
 def test_few_factors_are_no_law_of_their_own() -> None:
-    noise = Noise.fitted(normalised([1.0, 1.0, 1.0, 2.0] * 12))
+    noise = Noise.fit(normalised([1.0, 1.0, 1.0, 2.0] * 12))
 
     assert not noise.takes_measured
-    assert "quantiles" not in noise.told()
+    assert "quantiles" not in noise.describe()
 
 
 def test_no_noise_is_none() -> None:
-    assert Noise.fitted([1.0] * 100).as_row("x.csv") == {}
-    assert Noise().told() == "noise 0.0 %, autocorrelation 0.00, no slow spells"
+    assert Noise.fit([1.0] * 100).as_row("x.csv") == {}
+    assert Noise().describe() == "noise 0.0 %, autocorrelation 0.00, no slow spells"
 
 
 def test_times_that_depend_on_the_last_one_are_correlated() -> None:
@@ -75,8 +75,8 @@ def test_times_that_depend_on_the_last_one_are_correlated() -> None:
         last = 0.6 * last + chance.gauss(0.0, 0.02)
         factors.append(1 + last)
 
-    assert Noise.fitted(normalised(factors)).autocorrelation == pytest.approx(0.6, abs=0.02)
-    assert Noise.fitted(gamma()).autocorrelation == pytest.approx(0.0, abs=0.05)
+    assert Noise.fit(normalised(factors)).autocorrelation == pytest.approx(0.6, abs=0.02)
+    assert Noise.fit(gamma()).autocorrelation == pytest.approx(0.0, abs=0.05)
 
 
 def test_slow_spells_are_seen_and_single_slow_times_are_not() -> None:
@@ -84,16 +84,16 @@ def test_slow_spells_are_seen_and_single_slow_times_are_not() -> None:
     spells = [factor * (2.0 if 500 <= place < 520 or 900 <= place < 907 else 1.0) for place, factor in enumerate(quiet)]
     single = [factor * (2.0 if place % 10 == 0 else 1.0) for place, factor in enumerate(quiet)]
 
-    assert Noise.fitted(normalised(spells)).slow_spells == [pytest.approx(2.0, rel=0.05)] * 2
-    assert "2 slow spells, 2 times as long" in Noise.fitted(normalised(spells)).told()
-    assert Noise.fitted(normalised(single)).slow_spells == []
-    assert "no slow spells" in Noise.fitted(normalised(single)).told()
+    assert Noise.fit(normalised(spells)).slow_spells == [pytest.approx(2.0, rel=0.05)] * 2
+    assert "2 slow spells, 2 times as long" in Noise.fit(normalised(spells)).describe()
+    assert Noise.fit(normalised(single)).slow_spells == []
+    assert "no slow spells" in Noise.fit(normalised(single)).describe()
 
 
 def test_what_was_taken_is_told() -> None:
-    said = Noise.fitted(two_modes()).told()
+    said = Noise.fit(two_modes()).describe()
 
     assert said.startswith("noise 32.1 %")
     assert "held-out quantiles: gamma law 1" in said
     assert said.endswith("uses the measured factors")
-    assert Noise.fitted(gamma()).told().endswith("uses the gamma law")
+    assert Noise.fit(gamma()).describe().endswith("uses the gamma law")

@@ -12,21 +12,21 @@ from test_noise import normalised
 
 from hetsim.answers.html import document
 from hetsim.calibration.cluster import Calibrated
-from hetsim.calibration.fit import Steps
+from hetsim.calibration.fit import GradientTimes
 from hetsim.calibration.measuring.answer import answer
 from hetsim.calibration.noise import Noise
 from hetsim.calibration.picture import MAX_NODES
 from hetsim.calibration.picture import page as picture
 from hetsim.results.writing.figures import own_style
 
-FAST = Steps.fitted(readings(lambda size: 2e-3 + size * 1e-4, deviation=0.1), SIZES)
+FAST = GradientTimes.fit(readings(lambda size: 2e-3 + size * 1e-4, deviation=0.1), SIZES)
 
 
-WITH_MODES = replace(FAST, noise=Noise.fitted(normalised([1.0, 1.0, 1.0, 1.0, 2.0] * 100)))
+WITH_MODES = replace(FAST, noise=Noise.fit(normalised([1.0, 1.0, 1.0, 1.0, 2.0] * 100)))
 """Whose texts are the longest."""
 
 
-def drawn(*steps: Steps) -> Figure:
+def drawn(*steps: GradientTimes) -> Figure:
     """A page of these nodes."""
     with own_style():
         figure = picture("lab", steps)
@@ -96,6 +96,6 @@ def test_a_page_of_many_nodes_says_what_it_leaves_out() -> None:
 
 
 def test_gradients_without_noise_are_drawn() -> None:
-    exact = Steps.fitted(readings(lambda size: 2e-3 + size * 1e-4, repeats=1), SIZES)
+    exact = GradientTimes.fit(readings(lambda size: 2e-3 + size * 1e-4, repeats=1), SIZES)
 
     assert len(drawn(exact).axes) == 2

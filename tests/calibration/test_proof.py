@@ -84,7 +84,7 @@ def test_what_is_far_off_is_tried_and_measured_again_and_the_better_one_is_kept(
 
     monkeypatch.setattr(measure, "measure", taken)
     monkeypatch.setattr(measure, "real_runs", run)
-    monkeypatch.setattr(measure, "tried", tried)
+    monkeypatch.setattr(measure, "predict_runs", tried)
 
     measure.calibrate(Path("lab.yaml"), ["workload=digits", "batch_size=64", NODES], seconds=seconds, config_dir=None)
 

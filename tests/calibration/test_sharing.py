@@ -8,8 +8,8 @@ import pytest
 from worlds import cluster as described
 from worlds import node
 
-from hetsim.calibration.readings import Measured, Reading
-from hetsim.calibration.sharing import PULL, PUSH, at_once, sharing_noise
+from hetsim.calibration.readings import RankReadings, Reading
+from hetsim.calibration.sharing import PULL, PUSH, contending_group, sharing_noise
 from hetsim.cluster.model import Cluster
 from hetsim.cluster.parse.cluster import parse_cluster
 from hetsim.distributed.pacing.shared_links import SharedLinks, Transfer
@@ -33,9 +33,9 @@ def hosts(*mbits: int, server: int, **network: Any) -> Cluster:
     return built(*(node(1.0, **links(mbit)) for mbit in mbits), network=wire, server={"seconds_per_update": 0.0, **links(server)})
 
 
-def readings(cluster: Cluster, rounds: int, *, favoured: float = 1.0) -> Measured:
+def readings(cluster: Cluster, rounds: int, *, favoured: float = 1.0) -> RankReadings:
     """Of messages in the simulator's own times; those of worker 0 take `favoured` times as long as they should."""
-    links, group, server = SharedLinks(cluster, seed=0), at_once(cluster), cluster.num_workers
+    links, group, server = SharedLinks(cluster, seed=0), contending_group(cluster), cluster.num_workers
     found = []
     for place in range(rounds):
         for kind in (PUSH, PULL):
@@ -49,7 +49,7 @@ def readings(cluster: Cluster, rounds: int, *, favoured: float = 1.0) -> Measure
                 Reading(kind, rank, ends[rank] * (favoured if rank == 0 else 1.0), 0.0) for rank in sorted(ends, key=ends.__getitem__)
             ]
     alone = [[Reading("message", NBYTES, 0.1, 0.001)] for _ in cluster.nodes]
-    return Measured([*alone, found], [PROCESS] * (server + 1))
+    return RankReadings([*alone, found], [PROCESS] * (server + 1))
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def readings(cluster: Cluster, rounds: int, *, favoured: float = 1.0) -> Measure
 )
 def test_two_are_found_that_contend_for_a_link(cluster: Cluster, group: tuple[int, ...]) -> None:
     """With as few others as there may be: the third one's 50 Mbit/s leave the first two 75 of 200 each; 30 + 40 of 100 are no matter."""
-    assert at_once(cluster) == group
+    assert contending_group(cluster) == group
 
 
 @pytest.mark.parametrize("mbits", [(120, 120, 30, 80), (200, 100, 50, 200)])
@@ -91,4 +91,4 @@ def test_without_shared_links_nothing_is_found() -> None:
     """There is nothing to share."""
     cluster = built(node(1.0, count=2))
 
-    assert sharing_noise(cluster, Measured([[], [], []], [PROCESS] * 3)) == {}
+    assert sharing_noise(cluster, RankReadings([[], [], []], [PROCESS] * 3)) == {}

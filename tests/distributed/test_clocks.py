@@ -13,7 +13,7 @@ from pyarrow import parquet
 from threads import run_in_threads
 from worlds import cluster, experiment, node
 
-from hetsim.distributed.communication.clock_alignment import Clocks, Line, Reading
+from hetsim.distributed.communication.clock_alignment import ClockLine, ClockReading, Clocks
 from hetsim.distributed.communication.fake import FakeNetwork
 from hetsim.distributed.pacing.cpu_quota import Uncapped
 from hetsim.distributed.rank.results import close, collect_results, send_results
@@ -64,13 +64,13 @@ def in_all_ranks(part: Any, hosts: list[HostClock]) -> list[Any]:
 def test_readings_are_put_on_the_clock_of_who_leads_next() -> None:
     """The beginning, too; where no clock drifts, nobody's seconds of the run change."""
     clocks = Clocks([0.0, 1.0, 2.0], leader=0)
-    clocks.start = clocks.end = [Reading(10.0, 0.0, 0.0), Reading(110.0, -100.0, 0.125), Reading(5.0, 5.0, 0.25)]
+    clocks.start = clocks.end = [ClockReading(10.0, 0.0, 0.0), ClockReading(110.0, -100.0, 0.125), ClockReading(5.0, 5.0, 0.25)]
 
     clocks.led_by(1)
 
     assert [reading.offset for reading in clocks.start] == [100.0, 0.0, 105.0]
     assert [reading.error for reading in clocks.start] == [0.125, 0.25, 0.375]
-    assert [clocks.line(rank) for rank in range(3)] == [Line()] * 3
+    assert [clocks.line(rank) for rank in range(3)] == [ClockLine()] * 3
 
 
 @pytest.mark.realtime
@@ -97,7 +97,7 @@ def test_a_line_is_right_to_the_error_that_it_states() -> None:
         for seconds in (0.0, 0.1, 0.2):
             moment = THIRD.moment(leaders_began + shift + rate * seconds)
             assert moment == pytest.approx(host.moment(began + seconds), abs=error + 1e-8)
-        assert clocks.line(3) == Line(1.0, 0.0)
+        assert clocks.line(3) == ClockLine(1.0, 0.0)
     assert parts[0][0].line(1) == parts[0][0].line(2)
 
 
@@ -123,8 +123,8 @@ def test_the_leader_reads_again_the_clocks_of_those_that_are_left() -> None:
         rate, shift = clocks.line(rank)
         moment = THIRD.moment(leaders_began + shift + rate * 0.1)
         assert moment == pytest.approx(hosts[rank].moment(parts[rank][1] + 0.1), abs=error + 1e-8)
-    assert clocks.line(1) == Line()
-    assert clocks.line(2) != Line()
+    assert clocks.line(1) == ClockLine()
+    assert clocks.line(2) != ClockLine()
 
 
 def test_where_all_share_a_clock_nothing_is_read() -> None:
@@ -140,7 +140,7 @@ def test_where_all_share_a_clock_nothing_is_read() -> None:
     first, second = in_all_ranks(part, [FIRST, FIRST])
 
     assert first == second
-    assert (first[0], *first[2:]) == (False, Line(), "rows")
+    assert (first[0], *first[2:]) == (False, ClockLine(), "rows")
 
 
 def test_an_activity_by_another_clock() -> None:

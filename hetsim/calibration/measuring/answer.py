@@ -13,7 +13,7 @@ from typing import Any
 from hetsim import checks
 from hetsim.answers.answer import Answer, Picture, Sheet
 from hetsim.calibration.cluster import Calibrated, ends_of
-from hetsim.calibration.fit import shown
+from hetsim.calibration.fit import four_digits
 from hetsim.calibration.picture import page
 from hetsim.config.yaml_text import as_yaml
 from hetsim.files.reading import check_is_no_link, read_text
@@ -60,8 +60,8 @@ def validity(experiment: Experiment, result: Calibrated, num_parameters: int) ->
         "torch": str(torch.__version__),
         "threads": experiment.threads,
         "device": experiment.device,
-        "error": shown(result.error),
-        **({"tried": {method: shown(error) for method, error in result.tried.items()}} if result.tried else {}),
+        "error": four_digits(result.error),
+        **({"tried": {method: four_digits(error) for method, error in result.tried.items()}} if result.tried else {}),
         **({"doubts": list(result.doubts)} if result.doubts else {}),
     }
 
@@ -131,9 +131,9 @@ def _nodes(result: Calibrated) -> Iterator[list[str]]:
 def _remarks(result: Calibrated) -> Iterator[str]:
     """The noise of nodes and server, and the costs of hosts and messages."""
     for rank, steps in enumerate(result.steps):
-        yield f"node {rank}: {steps.noise.told()}"
+        yield f"node {rank}: {steps.noise.describe()}"
     if result.service is not None:
-        yield f"server: {1e3 * result.config['server']['seconds_per_update']:.4g} ms an update; {result.service.told()}"
+        yield f"server: {1e3 * result.config['server']['seconds_per_update']:.4g} ms an update; {result.service.describe()}"
     for name, host in result.config["hosts"].items():
         yield f"{name}: {host['cores']} cores, speeds while busy {host.get('busy_speeds', 'not measured')}"
     network = result.config["network"]

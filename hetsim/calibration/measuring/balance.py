@@ -7,7 +7,7 @@ from itertools import islice
 from statistics import fmean
 from typing import NamedTuple
 
-from hetsim.calibration.readings import IN_ROUND, Measured
+from hetsim.calibration.readings import IN_ROUND, RankReadings
 from hetsim.cluster.hosts import Host
 from hetsim.sim.clock import Clock
 from hetsim.sim.hosts.cores import Cores
@@ -17,7 +17,7 @@ STEPS = 10
 """The number of steps of the bisection, which begins between zero and the longest gradient."""
 
 
-class MeasuredStep(NamedTuple):
+class StepCosts(NamedTuple):
     """A step of one rank in training: seconds of its parts, and CPU-seconds of its gradient."""
 
     gradient: float
@@ -32,7 +32,7 @@ class MeasuredStep(NamedTuple):
         return self.gradient + self.exchange + self.update + self.agreement
 
 
-def computing(measured: Measured, ranks: Sequence[int], host: Host) -> tuple[float, float]:
+def fit_balance(measured: RankReadings, ranks: Sequence[int], host: Host) -> tuple[float, float]:
     """The `balance_seconds` of a host, and how long simulated gradients of these ranks then take together; zeros without rounds.
 
     With this `balance_seconds`, they take as long as the measured ones, if the longest gradient suffices for it. It is 0 if there are no
@@ -40,21 +40,21 @@ def computing(measured: Measured, ranks: Sequence[int], host: Host) -> tuple[flo
     is a whole step's, without an exchange and an agreement in which no rank waits.
     """
     rounds = list(islice(zip(*(_rounds(measured, rank) for rank in ranks), strict=False), MOST_ROUNDS))
-    works: list[list[float]] = [[rank.work for rank in each] for each in rounds]
+    works: list[list[float]] = [[rank.work for rank in step] for step in rounds]
 
     def simulated(balance: float) -> float:
-        tried = Host(cores=host.cores, busy_speeds=host.busy_speeds, balance_seconds=balance)
-        return fmean(ends_at(tried, each) for each in works)
+        balanced = Host(cores=host.cores, busy_speeds=host.busy_speeds, balance_seconds=balance)
+        return fmean(end_of_works(balanced, step) for step in works)
 
     if not rounds:
         return 0.0, 0.0
     if len(ranks) <= host.cores:
         return 0.0, simulated(0.0)
     together = fmean(
-        fmean(rank.seconds - rank.update for rank in each) - min(rank.exchange for rank in each) - min(rank.agreement for rank in each)
-        for each in rounds
+        fmean(rank.seconds - rank.update for rank in step) - min(rank.exchange for rank in step) - min(rank.agreement for rank in step)
+        for step in rounds
     )
-    least, most = 0.0, max(max(each) for each in works)
+    least, most = 0.0, max(max(step) for step in works)
     for _ in range(STEPS):
         middle = (least + most) / 2
         if simulated(middle) < together:
@@ -64,7 +64,7 @@ def computing(measured: Measured, ranks: Sequence[int], host: Host) -> tuple[flo
     return most, simulated(most)
 
 
-def ends_at(host: Host, works: Sequence[float]) -> float:
+def end_of_works(host: Host, works: Sequence[float]) -> float:
     """The time at which the last of these works is done, in seconds, if all begin at zero on an idle host."""
     clock = Clock()
     cores = Cores(clock, host)
@@ -75,10 +75,10 @@ def ends_at(host: Host, works: Sequence[float]) -> float:
     return moments[-1]
 
 
-def _rounds(measured: Measured, rank: int) -> Iterator[MeasuredStep]:
+def _rounds(measured: RankReadings, rank: int) -> Iterator[StepCosts]:
     readings = measured.of(rank, *IN_ROUND)
     for place in range(len(readings) - len(IN_ROUND) + 1):
-        parts = readings[place : place + len(IN_ROUND)]
-        if tuple(reading.kind for reading in parts) == IN_ROUND:
-            gradient, exchange, update, agreement, program = (reading.seconds for reading in parts)
-            yield MeasuredStep(gradient, exchange, update, agreement + program, parts[0].cpu_seconds)
+        step = readings[place : place + len(IN_ROUND)]
+        if tuple(reading.kind for reading in step) == IN_ROUND:
+            gradient, exchange, update, agreement, program = (reading.seconds for reading in step)
+            yield StepCosts(gradient, exchange, update, agreement + program, step[0].cpu_seconds)

@@ -34,13 +34,13 @@ def from_trace(file: Path, run: Path, words: Sequence[str]) -> None:
     if num_workers > MAX_WORKERS:
         raise ValueError(f"{run} has {num_workers} workers, and a cluster from a trace at most {MAX_WORKERS}: take a smaller run")
     trace = run / "trace.parquet"
-    found = _intervals(read_trace(trace, num_workers=num_workers))
-    for kind, intervals in found.items():
+    by_kind = _intervals(read_trace(trace, num_workers=num_workers))
+    for kind, intervals in by_kind.items():
         if len(intervals.rank) and (last := max(intervals.end.max(), -intervals.start.min())) > MAX_SECONDS:
             raise ValueError(
                 f"{trace} has a {kind} at {last:.3g} s, and a cluster is from times of at most {MAX_SECONDS:.0e} s: take a shorter run"
             )
-    result = cluster_of(file.stem, num_workers, *(found[kind] for kind in KINDS))
+    result = cluster_of(file.stem, num_workers, *(by_kind[kind] for kind in KINDS))
     parse_cluster(result.config)
     source = f"{checks.printable(run.name)}, {summary['workload']}"
     write_text(file, "".join(f"# {checks.one_line(line)}\n" for line in remarks(result, source)) + as_yaml(result.config))
@@ -55,9 +55,9 @@ def _intervals(table: Any) -> dict[str, Intervals]:
     from pyarrow import compute
 
     table = table.sort_by([("start", "ascending")])
-    found = {}
+    by_kind = {}
     for kind, size in KINDS.items():
         rows = table.filter(compute.equal(table["kind"], kind))
         rank, version, sizes = (rows[name].fill_null(-1).to_numpy().astype(np.int64) for name in ("rank", "version", size))
-        found[kind] = Intervals(rank, version, rows["start"].to_numpy(), rows["end"].to_numpy(), sizes)
-    return found
+        by_kind[kind] = Intervals(rank, version, rows["start"].to_numpy(), rows["end"].to_numpy(), sizes)
+    return by_kind

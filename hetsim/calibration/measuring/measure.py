@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from hetsim.answers.text import terminal
-from hetsim.calibration.among_workers import AmongWorkers, Uncapped
+from hetsim.calibration.among_workers import AmongWorkers, UncappedWorkers
 from hetsim.calibration.around_server import AroundServer
-from hetsim.calibration.cluster import Calibrated, calibrated
-from hetsim.calibration.drift import NUM_PARTS, check_comparable, drifts, parts_of
-from hetsim.calibration.drift import told as table
+from hetsim.calibration.cluster import Calibrated, fit_cluster
+from hetsim.calibration.drift import NUM_PARTS, check_comparable, drifts, split_readings
+from hetsim.calibration.drift import format_table as table
 from hetsim.calibration.measuring.answer import answer, check_places, prefix, write_all
-from hetsim.calibration.measuring.balance import computing
-from hetsim.calibration.measuring.proof import TriedMethod, error, real_runs, tried
+from hetsim.calibration.measuring.balance import fit_balance
+from hetsim.calibration.measuring.proof import TriedMethod, error, predict_runs, real_runs
 from hetsim.calibration.program import FITTED, MOST_UPDATES, Measurement, sizes_of
-from hetsim.calibration.readings import Measured
-from hetsim.calibration.sharing import at_once
+from hetsim.calibration.readings import RankReadings
+from hetsim.calibration.sharing import contending_group
 from hetsim.cluster.model import Cluster, NodeSpec, Server
 from hetsim.cluster.parse.cluster import parse_cluster
 from hetsim.config.build import build_experiment
@@ -50,21 +50,26 @@ def calibrate(
     old = None if against is None else (against, written_cluster("--against", against))
     config, _, typed = composed(["backend=dist", *words, "pictures=false", "trace=none"], config_dir=config_dir)
     try:
-        return _calibrate(config, typed, file, seconds, old, lambda method: _other(method, words, config_dir))
+        return _calibrate(config, typed, file, seconds, old, lambda method: _other_method(method, words, config_dir))
     except Exception as error:
         raise in_one_sentence(error) from None
 
 
-def _other(method: str, words: Sequence[str], config_dir: Path | None) -> Experiment:
+def _other_method(method: str, words: Sequence[str], config_dir: Path | None) -> Experiment:
     """The experiment of these arguments with another method, without their keys for parts of the method."""
-    parts = {"method", *(group for each in shipped() for group in each.choices)}
-    kept = [word for word in words if re.split(r"[.=@]", word.lstrip("+~"))[0] not in parts]
+    keys = {"method", *(group for shipped_method in shipped() for group in shipped_method.choices)}
+    kept = [word for word in words if re.split(r"[.=@]", word.lstrip("+~"))[0] not in keys]
     config, _, _ = composed(["backend=dist", *kept, f"method={method}", "pictures=false"], config_dir=config_dir)
     return build_experiment(config)[0]
 
 
 def _calibrate(
-    config: Any, typed: Sequence[str], file: Path, seconds: float, old: tuple[Path, Cluster] | None, other: Callable[[str], Experiment]
+    config: Any,
+    typed: Sequence[str],
+    file: Path,
+    seconds: float,
+    old: tuple[Path, Cluster] | None,
+    other_method: Callable[[str], Experiment],
 ) -> Calibrated | None:
     experiment, backend = build_experiment(config)
     check_download(experiment, typed)
@@ -83,63 +88,63 @@ def _calibrate(
     if is_launched():
         kinds = [AroundServer if experiment.coordination.needs_server else AmongWorkers]
     elif backend.emulates == "quota":
-        kinds.append(Uncapped)
+        kinds.append(UncappedWorkers)
     twice = seconds >= TWICE_SECONDS or AmongWorkers not in kinds
-    said = duration(experiment.num_workers, seconds, kinds, shares_links=bool(at_once(experiment.cluster)), twice=twice)
+    announcement = duration(experiment.num_workers, seconds, kinds, shares_links=bool(contending_group(experiment.cluster)), twice=twice)
     plan_sizes = [sizes(experiment, rank) for rank in range(experiment.num_workers)]
 
-    def fitted(of: Mapping[type[Measurement], Measured], *, beside: str | None = None) -> Calibrated:
-        return calibrated(
+    def fitted(of: Mapping[type[Measurement], RankReadings], *, beside: str | None = None) -> Calibrated:
+        return fit_cluster(
             experiment.cluster, file.stem, plan_sizes, among=of.get(AmongWorkers), around=of.get(AroundServer),
-            uncapped=of.get(Uncapped), capped_by_hetsim=backend.emulates == "quota", beside=beside,
-            widths=experiment.widths, computing=computing,
+            uncapped=of.get(UncappedWorkers), capped_by_hetsim=backend.emulates == "quota", beside=beside,
+            widths=experiment.widths, computing=fit_balance,
         )  # fmt: skip
 
     with temporary_folder("hetsim-calibrate-") as place:
 
-        def measured_once(kind: type[Measurement], name: str, said: str | None = None) -> dict[type[Measurement], Measured]:
-            capped = backend if kind is not Uncapped else replace(backend, emulate="none")
-            measured = measure(experiment, capped, kind, place / name, seconds, said, twice=twice)
+        def measure_once(kind: type[Measurement], name: str, announcement: str | None = None) -> dict[type[Measurement], RankReadings]:
+            capped = backend if kind is not UncappedWorkers else replace(backend, emulate="none")
+            measured = measure(experiment, capped, kind, place / name, seconds, announcement, twice=twice)
             return {} if measured is None else {kind: measured}
 
-        def predicted(of: Mapping[type[Measurement], Measured]) -> list[TriedMethod]:
-            its = fitted(of, beside=str(place / "noise"))
-            for name, noise in its.laws.items():
+        def predict(of: Mapping[type[Measurement], RankReadings]) -> list[TriedMethod]:
+            cluster = fitted(of, beside=str(place / "noise"))
+            for name, noise in cluster.laws.items():
                 write_text(Path(name), noise.as_csv())
-            return tried(real, parse_cluster(its.config), next(iter(of.values())).num_parameters, runs)
+            return predict_runs(real, parse_cluster(cluster.config), next(iter(of.values())).num_parameters, runs)
 
-        found: dict[type[Measurement], Measured] = {}
+        measurements: dict[type[Measurement], RankReadings] = {}
         for kind in kinds:
-            found |= measured_once(kind, kind.__name__, said if kind is kinds[0] else None)
+            measurements |= measure_once(kind, kind.__name__, announcement if kind is kinds[0] else None)
         needs_server, runs = {kind.needs_server for kind in kinds}, place / "runs"
-        real, failed = real_runs(other, backend, needs_server, seconds, runs)
-        if not found:
+        real, failed = real_runs(other_method, backend, needs_server, seconds, runs)
+        if not measurements:
             return None
-        proof = predicted(found)
+        proof = predict(measurements)
         repeats = seconds >= TWICE_SECONDS and not is_launched()  # a launcher's processes cannot start others
         if repeats and _doubtful(proof, "running the methods again"):
-            before = real, failed, runs, proof
+            earlier = real, failed, runs, proof
             runs = place / "runs again"
-            real, failed = real_runs(other, backend, needs_server, seconds, runs)
-            proof = predicted(found)
-            if len(proof) < len(before[-1]) or error(proof) > error(before[-1]):
-                real, failed, runs, proof = before
+            real, failed = real_runs(other_method, backend, needs_server, seconds, runs)
+            proof = predict(measurements)
+            if len(proof) < len(earlier[-1]) or error(proof) > error(earlier[-1]):
+                real, failed, runs, proof = earlier
         if repeats and _doubtful(proof, "measuring again"):
-            again: dict[type[Measurement], Measured] = {}
+            again: dict[type[Measurement], RankReadings] = {}
             for kind in kinds:
-                again |= measured_once(kind, f"{kind.__name__} again")
-            if error(second := predicted(again)) < error(proof):
-                found, proof = again, second
-    result = fitted(found, beside=prefix(file))
-    doubtful = [*failed, *(each.doubt for each in proof if each.doubt is not None)]
-    result = replace(result, tried={each.method: each.error for each in proof}, doubts=[*result.doubts, *doubtful])
-    num_parameters = next(iter(found.values())).num_parameters
+                again |= measure_once(kind, f"{kind.__name__} again")
+            if error(second := predict(again)) < error(proof):
+                measurements, proof = again, second
+    result = fitted(measurements, beside=prefix(file))
+    doubtful = [*failed, *(prediction.doubt for prediction in proof if prediction.doubt is not None)]
+    result = replace(result, tried={prediction.method: prediction.error for prediction in proof}, doubts=[*result.doubts, *doubtful])
+    num_parameters = next(iter(measurements.values())).num_parameters
     write_all(file, experiment, result, num_parameters)
     print(terminal(answer(file, result)), flush=True)
     if old is not None:
-        divided = {kind: parts_of(measured) for kind, measured in found.items()}
-        parts = [fitted({kind: its[part] for kind, its in divided.items()}) for part in range(NUM_PARTS)]
-        clusters = [parse_cluster(each.config) for each in (fitted(found), *parts)]
+        split = {kind: split_readings(measured) for kind, measured in measurements.items()}
+        part_results = [fitted({kind: pieces[part] for kind, pieces in split.items()}) for part in range(NUM_PARTS)]
+        clusters = [parse_cluster(fit.config) for fit in (fitted(measurements), *part_results)]
         nbytes = BYTES[experiment.dtype] * num_parameters
         print(f"drift since {old[0]}:\n{table(drifts(old[1], clusters[0], clusters[1:], samples=plan_sizes, nbytes=nbytes))}", flush=True)
     return result
@@ -147,7 +152,7 @@ def _calibrate(
 
 def _doubtful(proof: Sequence[TriedMethod], what_is_done: str) -> bool:
     """Whether a prediction is far off. If so, print it."""
-    doubts = [each.doubt for each in proof if each.doubt is not None]
+    doubts = [prediction.doubt for prediction in proof if prediction.doubt is not None]
     if doubts:
         print(f"{'; '.join(doubts)}: {what_is_done}", flush=True)
     return bool(doubts)
@@ -160,8 +165,15 @@ LOCAL_STEP = OptimizerRecipe(Recipe("torch.optim.SGD", {"lr": 0.1}), key="local_
 
 
 def measure(
-    experiment: Experiment, backend: Processes, kind: type[Measurement], folder: Path, seconds: float, said: str | None, *, twice: bool
-) -> Measured | None:
+    experiment: Experiment,
+    backend: Processes,
+    kind: type[Measurement],
+    folder: Path,
+    seconds: float,
+    announcement: str | None,
+    *,
+    twice: bool,
+) -> RankReadings | None:
     """The measurements of all processes in one kind of run; None in a process that does not lead.
 
     `twice`: whether gradients are also measured around a server.
@@ -171,7 +183,7 @@ def measure(
     ends: list[NodeSpec | Server] = [*experiment.cluster.nodes, experiment.cluster.server]
     coordination = kind(
         admission=experiment.coordination.admission, output=output, seconds=seconds, facts=facts,
-        at_once=at_once(experiment.cluster) if kind is AroundServer else (),
+        at_once=contending_group(experiment.cluster) if kind is AroundServer else (),
         by_wall=[experiment.threads > 1 or (end.device or experiment.device) != "cpu" for end in ends],
         computes=twice or kind is not AroundServer,
     )  # fmt: skip
@@ -182,10 +194,10 @@ def measure(
         method="calibration",
     )  # fmt: skip
     backend.check(asked)
-    if said is not None and backend.leads(asked):
-        print(said, flush=True)
+    if announcement is not None and backend.leads(asked):
+        print(announcement, flush=True)
     summary = backend.run(asked, folder / "run", "")
-    return None if summary is None else Measured.of_json(output.read_text())
+    return None if summary is None else RankReadings.of_json(output.read_text())
 
 
 def sizes(experiment: Experiment, rank: int) -> list[int]:
@@ -197,6 +209,6 @@ def sizes(experiment: Experiment, rank: int) -> list[int]:
 def duration(num_workers: int, seconds: float, kinds: Sequence[type[Measurement]], *, shares_links: bool, twice: bool) -> str:
     """The expected duration of the calibration, as a sentence."""
     gradients = num_workers + num_workers.bit_length()
-    phases = {AmongWorkers: gradients + 3, AroundServer: twice * gradients + 5 + shares_links, Uncapped: gradients + 1}
+    phases = {AmongWorkers: gradients + 3, AroundServer: twice * gradients + 5 + shares_links, UncappedWorkers: gradients + 1}
     total = sum(phases[kind] for kind in kinds) * seconds + 10 * len(kinds)
     return f"hetsim-calibrate: {num_workers} workers, about {total / 60:.1f} minutes, or more where a batch takes seconds"

@@ -54,41 +54,41 @@ def real_runs(
 
     Returns the experiments whose results this process has, and a clause for each failed run. A failed run does not stop the calibration.
     """
-    found, failed = {}, []
+    experiments, failed = {}, []
     for method in METHODS:
         try:
-            made = replace(
+            experiment = replace(
                 make(method), budget=Budget(seconds=min(seconds, MOST_SECONDS)), evaluate_every_epochs=1e9, evaluate_every_seconds=None,
                 trace="full", logger=None,
             )  # fmt: skip
-            backend.check(made)
+            backend.check(experiment)
         except ValueError:  # what was asked for does not go with this method
             continue
-        if made.coordination.needs_server not in needs_server:
+        if experiment.coordination.needs_server not in needs_server:
             continue
         try:
-            if backend.run(made, folder / method, as_yaml({"method": method})) is not None:
-                found[method] = made
+            if backend.run(experiment, folder / method, as_yaml({"method": method})) is not None:
+                experiments[method] = experiment
         except RunFailed as error:
             failed.append(f"{method} could not be tried: {error}")
-    return found, failed
+    return experiments, failed
 
 
-def tried(real: Mapping[str, Experiment], cluster: Cluster, num_parameters: int, folder: Path) -> list[TriedMethod]:
+def predict_runs(real: Mapping[str, Experiment], cluster: Cluster, num_parameters: int, folder: Path) -> list[TriedMethod]:
     """The cluster's predictions for the real runs in `folder`.
 
     A phantom is simulated, because times do not depend on what is learnt. If data belong to workers, the run's own workload is simulated.
     """
-    found = []
-    for method, made in real.items():
-        phantom = PhantomWorkload(num_parameters=num_parameters, num_samples=10_000 * made.batch_size)
-        its = replace(made, cluster=cluster, workload=made.workload if made.data == "owned" else phantom)
+    predictions = []
+    for method, experiment in real.items():
+        phantom = PhantomWorkload(num_parameters=num_parameters, num_samples=10_000 * experiment.batch_size)
+        simulated = replace(experiment, cluster=cluster, workload=experiment.workload if experiment.data == "owned" else phantom)
         predicted = folder / f"{method} predicted"
-        Simulator().run(its, predicted, as_yaml({"method": method}))
-        said = compare([predicted], [folder / method])
-        rates = [float(side.summaries[0]["updates_per_second"]) for side in said.sides.both]
-        found.append(TriedMethod(method, rates[0], rates[1], _longest(said.intervals)))
-    return found
+        Simulator().run(simulated, predicted, as_yaml({"method": method}))
+        comparison = compare([predicted], [folder / method])
+        rates = [float(side.summaries[0]["updates_per_second"]) for side in comparison.sides.both]
+        predictions.append(TriedMethod(method, rates[0], rates[1], _longest(comparison.intervals)))
+    return predictions
 
 
 def _longest(intervals: Sequence[ComparedIntervals]) -> str:
@@ -100,6 +100,6 @@ def _longest(intervals: Sequence[ComparedIntervals]) -> str:
     return f" (mean {row.name}: {predicted:.3g} ms predicted, {measured:.3g} ms measured)"
 
 
-def error(found: Sequence[TriedMethod]) -> float:
+def error(predictions: Sequence[TriedMethod]) -> float:
     """The mean absolute error of all predictions."""
-    return fmean(abs(each.error) for each in found)
+    return fmean(abs(prediction.error) for prediction in predictions)

@@ -32,7 +32,7 @@ START_DELAY_SECONDS = 0.02
 Clock = Callable[[], float]
 
 
-class Reading(NamedTuple):
+class ClockReading(NamedTuple):
     """A comparison of a clock with the leader's, in seconds."""
 
     at: float
@@ -43,7 +43,7 @@ class Reading(NamedTuple):
     """The maximum error of the offset: half of the round trip."""
 
 
-class Line(NamedTuple):
+class ClockLine(NamedTuple):
     """Converts a time of a rank's run to the leader's clock: `shift + rate * seconds`."""
 
     rate: float = 1.0
@@ -67,7 +67,7 @@ class Clocks:
         self._keepers = [ids.index(each) for each in ids]
         """For each rank, the lowest rank with the same clock, which reads the clock."""
         self._leader = leader
-        none = [Reading(0.0, 0.0, 0.0)] * len(ids)
+        none = [ClockReading(0.0, 0.0, 0.0)] * len(ids)
         self.start, self.end = none, none
         self._began = 0.0
         self.seconds_before = 0.0
@@ -112,34 +112,34 @@ class Clocks:
         else:
             answer(transport, clock, rank)
             transport.receive(reading, rank)
-        self.end = [*self.end[:rank], Reading(*reading.tolist()), *self.end[rank + 1 :]]
+        self.end = [*self.end[:rank], ClockReading(*reading.tolist()), *self.end[rank + 1 :]]
 
     def led_by(self, leader: int) -> None:
         """Record that another rank leads since the start, so that its clock is the reference."""
         if leader != self._leader:
             _, offset, error = self.start[leader]
             self._leader, self._began = leader, self._began - offset
-            self.start = self.end = [Reading(each.at, each.offset - offset, each.error + error) for each in self.start]
+            self.start = self.end = [ClockReading(each.at, each.offset - offset, each.error + error) for each in self.start]
 
-    def _read(self, transport: Transport, clock: Clock) -> list[Reading]:
+    def _read(self, transport: Transport, clock: Clock) -> list[ClockReading]:
         """Read each rank's clock. One rank of each clock measures, one after another."""
         control, leader, rank = transport.control, self._leader, transport.rank
-        mine = Reading(clock(), 0.0, 0.0)
+        mine = ClockReading(clock(), 0.0, 0.0)
         for keeper in sorted(set(self._keepers) - {self._keepers[leader]}):
             if rank == leader:
                 answer(control, clock, keeper)
             elif rank == keeper:
                 mine = measured(control, clock, leader)
-        readings = [Reading(*numbers) for numbers in control.gather_numbers(*mine)]
+        readings = [ClockReading(*numbers) for numbers in control.gather_numbers(*mine)]
         return [readings[keeper] for keeper in self._keepers]
 
-    def line(self, rank: int) -> Line:
+    def line(self, rank: int) -> ClockLine:
         """The conversion of this rank's seconds since the start to the leader's."""
         first, last = self.start[rank], self.end[rank]
         if last.at == first.at:
-            return Line()
+            return ClockLine()
         drift = (last.offset - first.offset) / (last.at - first.at)
-        return Line(1 + drift, drift * (self._began - self.seconds_before - first.offset - first.at))
+        return ClockLine(1 + drift, drift * (self._began - self.seconds_before - first.offset - first.at))
 
     def change(self, rank: int) -> Callable[[Any], Any]:
         """A function that converts batches of rows from `rank`. It changes nothing if all ranks share a clock."""
@@ -167,7 +167,7 @@ class Clocks:
         }
 
 
-def measured(transport: Transport, clock: Clock, leader: int) -> Reading:
+def measured(transport: Transport, clock: Clock, leader: int) -> ClockReading:
     """Compare this rank's clock with the leader's, while the leader calls `answer`."""
     theirs, readings = torch.zeros(1, dtype=torch.float64), []
     with realtime_priority():
@@ -176,7 +176,7 @@ def measured(transport: Transport, clock: Clock, leader: int) -> Reading:
             transport.send(theirs, leader)
             transport.receive(theirs, leader)
             told = clock()
-            readings.append(Reading((asked + told) / 2, theirs.item() - (asked + told) / 2, (told - asked) / 2))
+            readings.append(ClockReading((asked + told) / 2, theirs.item() - (asked + told) / 2, (told - asked) / 2))
     return min(readings, key=lambda reading: reading.error)
 
 
