@@ -13,7 +13,7 @@ from hetsim.calibration.accounts import PROGRAM
 from hetsim.calibration.fit import LEAST_COLD, LEAST_SECONDS, Cold, GradientTimes, busy_speeds, four_digits, means
 from hetsim.calibration.network import fit_network, kept_keys
 from hetsim.calibration.noise import Noise
-from hetsim.calibration.readings import AT_OWN_PACE, EXCHANGES, IN_STEP, OVERLAPPED, WHOLE, Process, RankReadings, Reading
+from hetsim.calibration.readings import AT_OWN_PACE, EXCHANGES, IN_STEP, OVERLAPPED, WHOLE, ProcessFacts, RankReadings, Reading
 from hetsim.cluster.hosts import Host, cold_after
 from hetsim.cluster.model import Cluster, NodeSpec, Server
 from hetsim.policies.compensation import DelayCompensation
@@ -38,7 +38,7 @@ class Calibrated:
     """The ranks whose systems refuse real-time priority to threads that move messages."""
 
     @property
-    def refused(self) -> str | None:
+    def priority_warning(self) -> str | None:
         """A warning about such systems; None if there is none."""
         if not self.ordinary:
             return None
@@ -194,7 +194,7 @@ def _second_half(readings: Sequence[Reading]) -> Sequence[Reading]:
     return readings[len(readings) // 2 :]
 
 
-def _stop_seconds(process: Process) -> float:
+def _stop_seconds(process: ProcessFacts) -> float:
     """The seconds for which a process that computes all the time is stopped in each period of its quota."""
     return process.period_seconds * (1.0 - process.cpu_quota)
 
@@ -285,7 +285,7 @@ def _server_costs(around: RankReadings, rank: int, cpu: Mapping[str, float], *, 
     return costs
 
 
-def _quota(end: NodeSpec | Server, process: Process, *, by_hetsim: bool) -> dict[str, Any]:
+def _quota(end: NodeSpec | Server, process: ProcessFacts, *, by_hetsim: bool) -> dict[str, Any]:
     if by_hetsim:
         values = {"cpu_quota": end.cpu_quota, "cpu_quota_period_seconds": end.cpu_quota_period_seconds}
         return {key: value for key, value in values.items() if value is not None}
@@ -299,7 +299,7 @@ def _quota(end: NodeSpec | Server, process: Process, *, by_hetsim: bool) -> dict
 
 
 def _hosts(
-    processes: Sequence[Process],
+    processes: Sequence[ProcessFacts],
     measured: RankReadings,
     steps: Sequence[GradientTimes],
     described: Cluster,
@@ -331,7 +331,7 @@ def _hosts(
     return hosts
 
 
-def _tick(processes: Sequence[Process], machine: float) -> dict[str, float]:
+def _tick(processes: Sequence[ProcessFacts], machine: float) -> dict[str, float]:
     tick = next(process.tick_seconds for process in processes if process.machine == machine)
     return {"tick_seconds": four_digits(tick)} if tick else {}
 

@@ -58,7 +58,7 @@ class Reading(NamedTuple):
         return cls(name, int(numbers[1]), *numbers[2:])
 
 
-class Process(NamedTuple):
+class ProcessFacts(NamedTuple):
     """Facts about a rank's process: a number for its machine, its usable cores, and the quota of its cgroup."""
 
     machine: float
@@ -82,9 +82,9 @@ class RankReadings:
     """The length of a gradient."""
 
     @property
-    def processes(self) -> list[Process]:
+    def processes(self) -> list[ProcessFacts]:
         """The facts about each process, by name."""
-        return [Process(*facts) for facts in self.facts]
+        return [ProcessFacts(*facts) for facts in self.facts]
 
     def of(self, rank: int, *kinds: str) -> list[Reading]:
         """A rank's readings of these kinds."""

@@ -87,7 +87,7 @@ class Saver:
         self._kept = [*others, (path, kept(self.run, names))][-self.settings.keep :]
         current = [self.trace.current] if isinstance(self.trace, SavedTrace) and self.trace.current is not None else []
         folder.tidy(self.run, keep=[*current, *(kept for path, rows in self._kept for kept in (path, *rows))])
-        self.due.saved(version)
+        self.due.mark_saved(version)
         self.newest = version
 
     def sentence(self, last: State, seconds: float) -> str:

@@ -60,7 +60,7 @@ class SynchronousAllReduce(Coordination):
             unreported = unreported.appended(batches, computed.seconds)
             epoch = plan.epoch(state.num_samples)
             timings, unreported = yield from gather_timings(unreported, state.version, asked=self.allocation.asks(state.allocation, epoch))
-            group = with_timings(group, timings)
+            group = add_timings(group, timings)
             weights = yield from Update(at=state.weights, gradient=gradient, in_place=True)
             allocation = self.allocation.observe(state.allocation, timings, epoch)
             state = replace(state, version=state.version + 1, weights=weights, allocation=allocation)
@@ -85,7 +85,7 @@ class SynchronousAllReduce(Coordination):
         return (yield from Gradient(at=at, batch=batch, version=version))
 
 
-def with_timings(group: SynchronousContributions, timings: Sequence[Contribution]) -> SynchronousContributions:
+def add_timings(group: SynchronousContributions, timings: Sequence[Contribution]) -> SynchronousContributions:
     """The group with the gathered seconds of all ranks, where a contribution has as many samples as the timings."""
     return replace(group, timings=timings)
 

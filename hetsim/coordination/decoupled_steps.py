@@ -47,7 +47,7 @@ LOST = -1
 """The kind of a message that reports the loss of a learner."""
 
 
-class Answer(NamedTuple):
+class FragmentAnswer(NamedTuple):
     """A learner's answer: its change of a fragment, its total number of steps (`done`), and how many of the last steps it has `kept`.
 
     The weights that the learner received have overwritten the earlier steps in all fragments.
@@ -321,12 +321,12 @@ class DecoupledSteps(Coordination):
         now = yield from Now()
         return 0.0 if first is None else now - first
 
-    def answers(self, plan: Plan, state: State, learners: Learners, p: Fragment) -> Program[tuple[dict[int, Answer], float]]:
+    def answers(self, plan: Plan, state: State, learners: Learners, p: Fragment) -> Program[tuple[dict[int, FragmentAnswer], float]]:
         """Ask all learners for a fragment. Returns the answers in time, by rank, and the seconds of the grace window."""
         awaited, missing = learners.ready(state.version), set(learners.started)
         for rank in sorted(missing):
             yield from Send(rank, kind=PULL, version=state.version)
-        answers: dict[int, Answer] = {}
+        answers: dict[int, FragmentAnswer] = {}
         opened: float | None = None
         closes = 0.0
         while missing:
@@ -349,11 +349,11 @@ class DecoupledSteps(Coordination):
                 )  # fmt: skip
                 if self.admission.arrived(state.admission, contribution)[1].apply:
                     missing.discard(message.source)
-                    answers[message.source] = Answer(contribution, message.done, message.kept)
+                    answers[message.source] = FragmentAnswer(contribution, message.done, message.kept)
         now = yield from Now()
         return answers, 0.0 if opened is None else now - opened
 
-    def count_steps(self, learners: Learners, answers: dict[int, Answer]) -> tuple[list[Contribution], list[Contribution], int]:
+    def count_steps(self, learners: Learners, answers: dict[int, FragmentAnswer]) -> tuple[list[Contribution], list[Contribution], int]:
         """The contributions of the new local steps, one contribution to merge for each learner, and the number of overwritten samples."""
         applied: list[Contribution] = []
         overwritten = 0

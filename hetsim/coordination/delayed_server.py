@@ -53,7 +53,7 @@ class DelayedParameterServer(OneStepDelay):
             computed = yield from Gradient(at=message.payload, batch=message.batch, version=message.version)
             yield from Send(node.server, computed.gradient, version=message.version, seconds=computed.seconds, loss=computed.loss)
             message = yield from Receive(node.server)
-        ranges = deque(own_ranges(plan, message))
+        ranges = deque(assigned_ranges(plan, message))
         newest = at = message.payload
         memory = self.compensation.initial(state.weights, 1)
         pushes = node.own.get("compression") or Pushes(self.compression.initial(state.weights))
@@ -69,7 +69,7 @@ class DelayedParameterServer(OneStepDelay):
                 message, pull = (yield from Wait(pull)), None
                 if message.payload is None:  # the run is over
                     break
-                ranges.extend(own_ranges(plan, message))
+                ranges.extend(assigned_ranges(plan, message))
                 at_previous, newest = newest, message.payload
                 base = newest
             packing, payload = self.compression.pack(packing, computed.gradient, plan.num_parameters)
@@ -146,7 +146,7 @@ class DelayedParameterServer(OneStepDelay):
         return state, tuple(group)
 
 
-def own_ranges(plan: Plan, message: Message) -> Iterator[Batch]:
+def assigned_ranges(plan: Plan, message: Message) -> Iterator[Batch]:
     """A worker's ranges in the global batches of a reply. Each global batch begins where the previous one ends.
 
     If the worker has its own pool, its ranges are consecutive and end at the cursor in the reply.

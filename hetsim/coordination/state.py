@@ -51,7 +51,7 @@ class State:
     def rewound(self) -> State:
         """The state before the outstanding ranges, so that they are assigned again."""
         if isinstance(self.next_sample, Cursors):
-            return replace(self, next_sample=self.next_sample.before(self.outstanding), outstanding=())
+            return replace(self, next_sample=self.next_sample.rewound(self.outstanding), outstanding=())
         return replace(self, next_sample=min([self.next_sample, *(batch.start for batch in self.outstanding)]), outstanding=())
 
     @property

@@ -21,7 +21,7 @@ from hetsim.vector import Vector
 
 
 @dataclass(slots=True, unsafe_hash=True)
-class Tried(Contribution):
+class TrialMean(Contribution):
     """The mean gradient of a worker's trials. `num_gradients` of its `num_trials` trials ended in time. The mean is zero if none did."""
 
     num_trials: int = 0
@@ -47,7 +47,7 @@ class Trials(ParameterServer):
     """
 
     gives_up_gradients: ClassVar[bool] = True
-    keeps: ClassVar[tuple[type, ...]] = (*ParameterServer.keeps, Tried)
+    keeps: ClassVar[tuple[type, ...]] = (*ParameterServer.keeps, TrialMean)
 
     trials: int | Sequence[int]
     """B_i: one number for all workers, or one for each."""
@@ -84,7 +84,7 @@ class Trials(ParameterServer):
     def worker(self, node: Node, plan: Plan, state: State) -> Program[None]:
         """Pull weights and a range; try each part of the range until a trial ends in time; push the mean; repeat until a range is empty."""
         own, server = node.own, node.server
-        within = inf if self.within is None else _of(self.within, node.rank)
+        within = inf if self.within is None else _value_of(self.within, node.rank)
         pushes = own.get("compression") or Pushes(self.compression.initial(state.weights))
         packing = pushes.resumed(state.outstanding)
         yield from Send(server)
@@ -113,7 +113,7 @@ class Trials(ParameterServer):
 
     def next_range(self, plan: Plan, state: State, outstanding: Outstanding, rank: int) -> Batch:
         """The positions of all trials. Each trial takes the worker's share."""
-        return outstanding.take(plan, rank, self.allocation.shares(state.allocation)[rank], _of(self.trials, rank))
+        return outstanding.take(plan, rank, self.allocation.shares(state.allocation)[rank], _value_of(self.trials, rank))
 
     def details(self, plan: Plan, state: State, rank: int) -> Mapping[str, Any]:
         """The number of samples in a trial."""
@@ -122,24 +122,24 @@ class Trials(ParameterServer):
     def contribution(self, message: Message, held: Holding, plan: Plan, state: State) -> Contribution:
         """The mean of the trials that ended in time. These trials cover the first samples of the range."""
         c = super().contribution(message, held, plan, state)
-        return Tried(
+        return TrialMean(
             c.rank, replace(c.batch, samples=message.samples), c.version, c.seconds, c.loss, c.staleness, c.gradient, c.used,
             num_gradients=message.ended, num_trials=message.trials, num_samples_cut=c.batch.samples - message.samples,
         )  # fmt: skip
 
     def correct_group(self, plan: Plan, state: State, group: tuple[Contribution, ...]) -> tuple[Any, list[Contribution]]:
         """The contributions, with Σ B_i p_i. A worker without any trial in time gets the mean loss of the others."""
-        compensation, tried = super().correct_group(plan, state, group)
-        losses = [c.loss for c in tried if c.num_gradients]
-        tried = [c if c.num_gradients or not losses else replace(c, loss=sum(losses) / len(losses)) for c in tried]
-        measured = count_trials(state.measured, tried)
-        expected = sum(c.num_trials * self.probability(measured, c.rank) for c in tried if isinstance(c, Tried))
-        return compensation, TrialMeans(tried, expected)
+        compensation, corrected = super().correct_group(plan, state, group)
+        losses = [c.loss for c in corrected if c.num_gradients]
+        corrected = [c if c.num_gradients or not losses else replace(c, loss=sum(losses) / len(losses)) for c in corrected]
+        measured = count_trials(state.measured, corrected)
+        expected = sum(c.num_trials * self.probability(measured, c.rank) for c in corrected if isinstance(c, TrialMean))
+        return compensation, TrialMeans(corrected, expected)
 
     def probability(self, measured: Mapping[int, tuple[int, int]], rank: int) -> float:
         """p_i."""
         if self.success is not None:
-            return float(_of(self.success, rank))
+            return float(_value_of(self.success, rank))
         ended, trials = measured[rank]
         return ended / trials
 
@@ -153,7 +153,7 @@ class Trials(ParameterServer):
         seen = decision.apply + decision.drop
         steps = [replace(c, batch=replace(c.batch, samples=round(c.samples / c.num_gradients))) for c in seen if c.num_gradients]
         allocation = self.allocation.observe(state.allocation, steps, plan.epoch(state.num_samples))
-        discarded = sum(c.num_samples_cut for c in seen if isinstance(c, Tried)) + sum(c.samples for c in decision.drop)
+        discarded = sum(c.num_samples_cut for c in seen if isinstance(c, TrialMean)) + sum(c.samples for c in decision.drop)
         num_samples_discarded = state.num_samples_discarded + discarded
         return state.evolve(allocation=allocation, num_samples_discarded=num_samples_discarded, measured=count_trials(state.measured, seen))
 
@@ -168,17 +168,17 @@ class Trials(ParameterServer):
         )
 
 
-def count_trials(measured: Mapping[int, tuple[int, int]], tried: Sequence[Contribution]) -> dict[int, tuple[int, int]]:
+def count_trials(measured: Mapping[int, tuple[int, int]], group: Sequence[Contribution]) -> dict[int, tuple[int, int]]:
     """For each worker, how many of its trials ended in time, and its total number of trials, including these contributions."""
     counts = dict(measured)
-    for c in tried:
-        if isinstance(c, Tried):
+    for c in group:
+        if isinstance(c, TrialMean):
             ended, trials = counts.get(c.rank, (0, 0))
             counts[c.rank] = ended + c.num_gradients, trials + c.num_trials
     return counts
 
 
-def _of(value: Any, rank: int) -> Any:
+def _value_of(value: Any, rank: int) -> Any:
     return value[rank] if isinstance(value, Sequence) else value
 
 

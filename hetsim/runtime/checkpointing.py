@@ -99,7 +99,7 @@ class Due:
                 self._wanted.add(version)
         return version in self._wanted
 
-    def saved(self, version: int) -> None:
+    def mark_saved(self, version: int) -> None:
         """The checkpoint at this version has been written."""
         self._saved_at = self._clock()
         self._wanted = {wanted for wanted in self._wanted if wanted > version}

@@ -25,7 +25,7 @@ class NonfiniteGradients:
         self.activity = activity
         """The activity of each rank, in which such gradients are counted."""
 
-    def checked(self, gradient: Vector, *, rank: int, version: int, batch: Batch) -> Vector:
+    def check(self, gradient: Vector, *, rank: int, version: int, batch: Batch) -> Vector:
         """The gradient, or zeros if it is not finite. With `fail`, raises RunFailed instead."""
         if isinstance(gradient, Phantom) or is_finite(gradient):
             return gradient

@@ -171,7 +171,7 @@ def change_num_workers(checkpoint: Checkpoint, experiment: Experiment, plan: Pla
     num_workers, with_server = experiment.num_workers, experiment.coordination.needs_server
     outstanding = tuple(state.outstanding)
     if isinstance(cursors, Cursors):
-        again = cursors.before(outstanding)
+        again = cursors.rewound(outstanding)
         cursors, outstanding = Cursors((*again.of, *(0,) * (num_workers - len(again.of)))), ()
     fresh = experiment.coordination.initial(plan, state.weights)
     resumed = replace(state, **{name: getattr(fresh, name) for name in OF_POLICIES}, next_sample=cursors, outstanding=outstanding)

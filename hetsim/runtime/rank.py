@@ -81,7 +81,7 @@ class RankState:
         self.local_optimizer, weights = optimizer.step(self.local_optimizer, at, gradient, epoch)
         return weights
 
-    def committed(self, version: int, epoch: int) -> None:
+    def set_commit(self, version: int, epoch: int) -> None:
         """Set the version that the rank has committed, and its epoch."""
         self.version = version
         self.epoch = epoch
@@ -89,7 +89,7 @@ class RankState:
 
     def restart(self, *, version: int, epoch: int, optimizer: Any, local_optimizer: Any) -> None:
         """Restart from a commit. Data that only this rank had are lost."""
-        self.committed(version, epoch)
+        self.set_commit(version, epoch)
         self.optimizer = optimizer
         self.local_optimizer = local_optimizer
         self.own.clear()

@@ -28,11 +28,11 @@ class StopRule:
         waits = (budget.seconds is not None or when_diverged) and not needs_server
         return cls(budget, waits, samples_per_epoch, when_diverged)
 
-    def leader_goes_on(self, version: int, seconds: float, *, diverged: bool = False) -> bool:
+    def leader_continues(self, version: int, seconds: float, *, diverged: bool = False) -> bool:
         """The decision of the leader after its commit of this version."""
         return self.budget.allows(version, seconds) and not (diverged and self.when_diverged)
 
-    def others_go_on(self, version: int) -> bool:
+    def others_continue(self, version: int) -> bool:
         """The decision of another rank without the leader's clock. If the rule `waits`, the leader's decision replaces it."""
         return self.budget.allows(version, 0.0)
 

@@ -198,13 +198,13 @@ class EventWorld:
         if process.status != LOST:
             batcher = self._batcher
             gradient, loss = batcher.gradient(due) if batcher is not None else self.prepared.gradient(process.rank, effect.at, effect.batch)
-            gradient = self._nonfinite.checked(gradient, rank=process.rank, version=effect.version, batch=effect.batch)
+            gradient = self._nonfinite.check(gradient, rank=process.rank, version=effect.version, batch=effect.batch)
             callback(fx.Computed(gradient, loss, effect.batch.samples, seconds))
 
     def computed_at(self, rank: int, effect: fx.Gradient | fx.Attempt) -> tuple[Vector, float]:
         """A rank's gradient and loss; zeros if the gradient is not finite."""
         gradient, loss = self.prepared.gradient(rank, effect.at, effect.batch)
-        return self._nonfinite.checked(gradient, rank=rank, version=effect.version, batch=effect.batch), loss
+        return self._nonfinite.check(gradient, rank=rank, version=effect.version, batch=effect.batch), loss
 
     def _record_under_way(self, row: Row, callback: Callback) -> Callback:
         """Record an interval on a node that may crash before its end."""
@@ -268,7 +268,7 @@ class EventWorld:
     def commit(self, process: RankProcess, effect: fx.Commit, callback: Callback) -> Any:
         """Takes no time. The leader decides whether to continue. If seconds are limited, the other ranks wait for its decision."""
         state: State = effect.state
-        process.state.committed(effect.version, state.num_samples // self._samples_per_epoch)
+        process.state.set_commit(effect.version, state.num_samples // self._samples_per_epoch)
         self._committed_at[process.rank] = self.env.now
         leads = process.rank == self.membership.leader
         stop = self._stop
@@ -278,7 +278,7 @@ class EventWorld:
         if self._checkpoints is not None and self._checkpoints.wants(effect.version):
             self._checkpoint(self._checkpoints, process, leads=leads)
         if not stop.waits:
-            return going if leads else stop.others_go_on(effect.version)
+            return going if leads else stop.others_continue(effect.version)
         decision = self._decisions.setdefault(effect.version, StopDecision())
         if leads:
             decision.publish(going)

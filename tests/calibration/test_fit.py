@@ -103,11 +103,11 @@ def test_it_is_told_where_threads_that_move_messages_have_no_priority(by_hetsim:
     given = parse_cluster(worlds.cluster(worlds.node(9.0, count=2), seconds_per_update=9.0))
     among, around = measured()
     fits = partial(fit_cluster, given, "lab", [SIZES, SIZES], among=among, around=around, capped_by_hetsim=by_hetsim)
-    assert fits().refused is None
+    assert fits().priority_warning is None
     for facts in around.facts:
         facts += [0.0] * (6 - len(facts))
 
-    assert fits().refused is None if told is None else told in (fits().refused or "")
+    assert fits().priority_warning is None if told is None else told in (fits().priority_warning or "")
 
 
 @pytest.mark.parametrize("balance", [0.0, 2e-3, 5e-3])

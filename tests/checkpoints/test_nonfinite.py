@@ -94,7 +94,7 @@ def test_a_sum_that_overflows_is_no_reason() -> None:
     """Large numbers are finite, though their sum is not."""
     large = torch.full((4,), 3e38)
 
-    kept = NonfiniteGradients("fail", [RankActivity()]).checked(large, rank=0, version=0, batch=Batch(0, 1))
+    kept = NonfiniteGradients("fail", [RankActivity()]).check(large, rank=0, version=0, batch=Batch(0, 1))
 
     assert kept is large
     assert not large.sum().isfinite()

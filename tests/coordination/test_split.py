@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from worlds import cluster, experiment, node, simulate
 
-from hetsim.coordination.all_reduce import UnreportedTimings, contributions, with_timings
+from hetsim.coordination.all_reduce import UnreportedTimings, add_timings, contributions
 from hetsim.coordination.bookkeeping.contributions import SynchronousContributions
 from hetsim.coordination.plan import Layout, Plan, Split
 from hetsim.effects import Batch, Computed, Contribution
@@ -108,11 +108,11 @@ def test_what_was_measured_for_a_step_is_told_with_it():
     """Seconds of those who were measured over as many samples; one's own for the others."""
     group = contributions(Plan(3, 6).split(0, (1, 2, 3)), 4, Computed(None, 0.5, 1, 9.0))
 
-    measured = with_timings(group, [Contribution(0, Batch(0, 1), 4, 1.5, 0.0), Contribution(2, Batch(0, 2), 4, 2.5, 0.0)])
+    measured = add_timings(group, [Contribution(0, Batch(0, 1), 4, 1.5, 0.0), Contribution(2, Batch(0, 2), 4, 2.5, 0.0)])
 
     assert [(c.rank, c.seconds, c.loss) for c in measured] == [(0, 1.5, 0.5), (1, 9.0, 0.5), (2, 9.0, 0.5)]
     assert measured[1:] == (measured[1], measured[2])
-    assert with_timings(group, ()) == group
+    assert add_timings(group, ()) == group
 
 
 @given(st.lists(st.tuples(st.sampled_from([(1, 2), (2, 1)]), st.integers(0, 7), st.floats(0, 9)), min_size=1, max_size=8))

@@ -530,7 +530,7 @@ def test_cursors_are_a_number_that_knows_its_pools():
     assert one == 7 == other
     assert one != other
     assert one.advanced((1, 0)).of == (4, 4)
-    assert one.before([Batch(1, 3, 1)]).of == (3, 1)
+    assert one.rewound([Batch(1, 3, 1)]).of == (3, 1)
     assert pickle.loads(pickle.dumps(one)) == one
 
 

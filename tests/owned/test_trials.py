@@ -13,7 +13,7 @@ from own_pools import Q
 from threads import run_in_threads
 from worlds import Run, cluster, experiment, node, simulate, tiles
 
-from hetsim.coordination.trials import TrialMeans, Trials, Tried, count_trials
+from hetsim.coordination.trials import TrialMean, TrialMeans, Trials, count_trials
 from hetsim.effects import Batch
 
 HEAVY = {"distribution": "lognorm", "s": 1.5}
@@ -107,7 +107,7 @@ def test_each_position_is_applied_or_discarded_once():
     assert sum(c.samples for c in applied) == ended.num_samples == len({p for c in applied for p in range(c.batch.start, c.batch.stop)})
     assert ended.num_samples + ended.num_samples_discarded == 430
     assert 0 < ended.num_samples_discarded < 300
-    cut = [Batch(c.batch.stop, c.num_samples_cut) for c in applied if isinstance(c, Tried)]
+    cut = [Batch(c.batch.stop, c.num_samples_cut) for c in applied if isinstance(c, TrialMean)]
     assert tiles([c.batch for c in applied] + cut, 430)
 
 
@@ -143,8 +143,8 @@ def test_what_is_measured_is_part_of_the_state():
 def test_trials_are_counted_by_worker():
     """Ended, and made."""
     tried = [
-        Tried(0, Batch(0, 4), 0, 1.0, 0.0, num_gradients=2, num_trials=3),
-        Tried(2, Batch(4, 0), 0, 0.0, 0.0, num_gradients=0, num_trials=1),
+        TrialMean(0, Batch(0, 4), 0, 1.0, 0.0, num_gradients=2, num_trials=3),
+        TrialMean(2, Batch(4, 0), 0, 0.0, 0.0, num_gradients=0, num_trials=1),
     ]
 
     assert count_trials({0: (1, 1)}, tried) == {0: (3, 4), 2: (0, 1)}
@@ -154,7 +154,7 @@ def test_factors_are_by_the_trials_that_ended():
     """m_i / Σ B_j p_j; all zero where nothing was to end in time."""
     made = experiment("method=mindflayer", "workload=phantom", cluster=WORLD_Q)
     plan = made.plan(made.load()[0])
-    tried = [Tried(rank, Batch(0, 4), 0, 1.0, 0.0, num_gradients=m, num_trials=3) for rank, m in enumerate((0, 1, 3, 2))]
+    tried = [TrialMean(rank, Batch(0, 4), 0, 1.0, 0.0, num_gradients=m, num_trials=3) for rank, m in enumerate((0, 1, 3, 2))]
 
     assert made.coordination.factors(TrialMeans(tried, 5.0), plan) == [0.0, 0.2, 0.6, 0.4]
     assert made.coordination.factors(TrialMeans(tried[:1], 0.0), plan) == [0.0]

@@ -80,7 +80,7 @@ def remarks(experiment: Experiment, result: Calibrated) -> str:
         + ", ".join(f"{100 * steps.error:.1f} %" for steps in result.steps)
         + ".",
         "Times are CPU-seconds, on a core of a machine whose other cores are idle.",
-        *([result.refused] if result.refused else []),
+        *([result.priority_warning] if result.priority_warning else []),
         *([f"Not trustworthy: {'; '.join(result.doubts)}."] if result.doubts else []),
     ]
     return "".join(f"# {checks.one_line(line)}\n" for line in lines)
@@ -140,5 +140,5 @@ def _remarks(result: Calibrated) -> Iterator[str]:
     yield f"messages: {1e6 * network['latency_seconds']:.4g} µs + {1e9 / network['bytes_per_second']:.4g} ns a byte"
     if "sharing_noise" in network:
         yield f"messages share links unequally: the logarithms of their weights deviate by {network['sharing_noise']['s']:.2g}"
-    if result.refused:
-        yield result.refused
+    if result.priority_warning:
+        yield result.priority_warning

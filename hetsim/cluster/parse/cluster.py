@@ -13,7 +13,7 @@ from hetsim.cluster.model import Cluster, NodeSpec, Server
 from hetsim.cluster.network.changing import changes
 from hetsim.cluster.network.racks import Rack
 from hetsim.cluster.parse import values
-from hetsim.cluster.parse.faults import parse_faults, with_pauses
+from hetsim.cluster.parse.faults import add_pauses, parse_faults
 from hetsim.cluster.parse.hosts import parse_hosts
 from hetsim.cluster.parse.machines import translate_machines
 from hetsim.cluster.parse.network import network_mapping, parse_between, parse_network, parse_racks, parse_server
@@ -64,7 +64,7 @@ def parse_cluster(config: Any) -> Cluster:
         raise ValueError(f"cluster.network.all_reduce=two_level needs each node in a rack, and node {rank} is in none: give its row a rack")
     faults = parse_faults(entries.get("faults"), len(nodes))
     for rank, pauses in faults.pauses.items():
-        nodes[rank] = with_pauses(nodes[rank], pauses)
+        nodes[rank] = add_pauses(nodes[rank], pauses)
     cluster = Cluster(
         name=entries["name"],
         nodes=tuple(nodes),

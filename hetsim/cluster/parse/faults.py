@@ -70,7 +70,7 @@ def parse_faults(config: Any, num_nodes: int) -> Faults:
     )
 
 
-def with_pauses(node: NodeSpec, pauses: Sequence[tuple[float, float]]) -> NodeSpec:
+def add_pauses(node: NodeSpec, pauses: Sequence[tuple[float, float]]) -> NodeSpec:
     """The node with pauses, in which it computes nothing."""
     if node.slowdown_period_seconds is not None:
         raise ValueError("cluster.faults.schedule stops a node with a slowdown_period_seconds: leave one of them out")

@@ -112,7 +112,7 @@ class OutstandingInPools(Outstanding):
     def __init__(self, state: State, pools: Pools, present: Collection[int]) -> None:
         self.pools = pools
         self.present = present
-        self.cursors = list(cursors(state.next_sample).before(state.outstanding).of)
+        self.cursors = list(cursors(state.next_sample).rewound(state.outstanding).of)
         """The first position of each pool that was never assigned or whose gradient is lost."""
         self.requeued = deque()
         self.holding = {}

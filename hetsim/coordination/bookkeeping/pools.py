@@ -31,7 +31,7 @@ class Cursors(int):
         """The cursors after `samples[i]` further positions of pool i."""
         return Cursors((*(map(int.__add__, self.of, samples)), *self.of[len(samples) :]))
 
-    def before(self, outstanding: Collection[Batch]) -> Cursors:
+    def rewound(self, outstanding: Collection[Batch]) -> Cursors:
         """The cursors before these ranges, so that they are assigned again. They must be the last ranges of their pools."""
         of = list(self.of)
         for batch in outstanding:

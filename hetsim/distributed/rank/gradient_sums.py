@@ -91,7 +91,7 @@ def finite(world: Rank, effect: fx.GradientSum, total: Vector) -> Vector:
     term = zeros_like(total)
     if effect.batch:
         gradient, _ = world.prepared.gradient(world.rank, effect.at, effect.batch)
-        gradient = world.nonfinite.checked(gradient, rank=world.rank, version=effect.version, batch=effect.batch)
+        gradient = world.nonfinite.check(gradient, rank=world.rank, version=effect.version, batch=effect.batch)
         term = scaled(gradient, effect.factor)
     return world.reduction.main(term)
 

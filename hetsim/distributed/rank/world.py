@@ -131,7 +131,7 @@ class ProcessWorld:
             state.version = effect.version
         described = self.gradient_seconds(samples, at - self.began)
         gradient, loss = self.prepared.gradient(self.rank, effect.at, effect.batch)
-        gradient = self.nonfinite.checked(gradient, rank=self.rank, version=effect.version, batch=effect.batch)
+        gradient = self.nonfinite.check(gradient, rank=self.rank, version=effect.version, batch=effect.batch)
         self.task.device.synchronise()
         end = self.pace.due("gradient", at, described)
         self.record[GRADIENT]((at - self.began, end - self.began, self.rank, GRADIENT, effect.version, samples, 0, 0))
@@ -144,7 +144,7 @@ class ProcessWorld:
         at_a_time = [most for most in (self.parts.micro_batch, self.experiment.cluster.nodes[self.rank].micro_batch) if most is not None]
         computed, end = Attempts(self.task, self.mailbox, self.pace, min(at_a_time, default=None)).attempt(effect, at, described)
         if computed is not None:
-            checked = self.nonfinite.checked(computed.gradient, rank=self.rank, version=effect.version, batch=effect.batch)
+            checked = self.nonfinite.check(computed.gradient, rank=self.rank, version=effect.version, batch=effect.batch)
             computed = replace(computed, gradient=checked)
         samples = 0 if computed is None else computed.samples
         if samples or end > at:
@@ -276,13 +276,13 @@ class ProcessWorld:
     def commit(self, state: RankState, effect: fx.Commit, turn: Turn) -> Answered:
         """The leader records and decides. If seconds are limited and there is no server, it broadcasts the decision."""
         self.last = committed = effect.state
-        state.committed(effect.version, self.prepared.epoch(committed))
+        state.set_commit(effect.version, self.prepared.epoch(committed))
         state.num_gradients += sum(c.num_gradients for c in effect.applied if c.rank == self.rank)
         parts, saving = self.parts, self.parts.saving
         if parts.record.leads:
             going = parts.record.history.commit(turn.at - self.began, self.rank, committed, effect.applied)
         else:
-            going = self.prepared.stop.others_go_on(effect.version)
+            going = self.prepared.stop.others_continue(effect.version)
         going, due = saving.decide(effect.version, going, self.mailbox.states)
         if self._agrees and turn.transport.size > 1:
             self._num_collectives[turn.thread] += 1

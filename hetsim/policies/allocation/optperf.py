@@ -126,7 +126,7 @@ class TimingSums:
         return AffineTime(0.0, self.t / self.b)
 
 
-def appended(sizes: Sequence[TimingSums], timings: Sequence[Contribution]) -> tuple[TimingSums, ...]:
+def add_timings(sizes: Sequence[TimingSums], timings: Sequence[Contribution]) -> tuple[TimingSums, ...]:
     """Each worker's sums with these timings. Empty gradients, and gradients that took no time, do not count."""
     sums = list(sizes)
     for timing in timings:
@@ -187,7 +187,7 @@ class OptPerf(Allocation):
         return state.shares
 
     def observe_profile(self, state: OptPerfState, timings: Sequence[Contribution]) -> OptPerfState:
-        state = replace(state, sizes=appended(state.sizes, timings))
+        state = replace(state, sizes=add_timings(state.sizes, timings))
         return self._decide(state) if all(size.count for size in state.sizes) else state
 
     def asks(self, state: OptPerfState, epoch: int) -> bool:
@@ -196,7 +196,7 @@ class OptPerf(Allocation):
     def observe(self, state: OptPerfState, timings: Sequence[Contribution], epoch: int = 0) -> OptPerfState:
         if state.settled:
             return state if self.recheck_steps is None else self._check(state, timings)
-        state = replace(state, sizes=appended(state.sizes, timings), num_updates=state.num_updates + 1)
+        state = replace(state, sizes=add_timings(state.sizes, timings), num_updates=state.num_updates + 1)
         if state.num_updates < self.probes or not all(size.count for size in state.sizes):
             return state
         return self._decide(state)
@@ -216,7 +216,7 @@ class OptPerf(Allocation):
 
     def _check(self, state: OptPerfState, timings: Sequence[Contribution]) -> OptPerfState:
         """A settled state after one more update. It probes again if a due check finds times that differ from the prediction."""
-        since = appended(state.since, timings) if timings else state.since
+        since = add_timings(state.since, timings) if timings else state.since
         state = replace(state, since=since, num_updates=state.num_updates + 1)
         if not self._due(state.num_updates):
             return state

@@ -46,7 +46,7 @@ class History:
         for commit in self._commits:
             commit(seconds, rank, state, applied)
         diverged = self._observe is not None and self._observe(state.version, state.num_samples, applied)
-        going = self._stop.leader_goes_on(state.version, seconds, diverged=diverged)
+        going = self._stop.leader_continues(state.version, seconds, diverged=diverged)
         if not going or self._keeps:
             state = state.evolve(outstanding=tuple(state.outstanding))  # the server's view would change
         self.last = state

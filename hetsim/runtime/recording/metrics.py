@@ -237,7 +237,7 @@ class Metrics(Recorder):
         self.applied = Applied(num_workers, weights)
 
     def on(self, kind: int) -> RecordInterval | None:
-        return {GRADIENT: self._gradient, UPDATE: self._update, DOWN: self._down}.get(kind)
+        return {GRADIENT: self._gradient, UPDATE: self._update, DOWN: self._absence}.get(kind)
 
     def _gradient(self, row: Row) -> None:
         start, end, rank, _, _, samples, _, _ = row
@@ -256,7 +256,7 @@ class Metrics(Recorder):
             activity.update_seconds += end - start
             activity.recent.append(("update_seconds", start, end, 0, 0))
 
-    def _down(self, row: Row) -> None:
+    def _absence(self, row: Row) -> None:
         start, end, rank = row[:3]
         self.activity[rank].add_absence(start, end)
 

@@ -108,10 +108,10 @@ class Trace(Recorder):
         if self.stores:
             self._pack_blocks()
             numbers = self.rows[:]
-            self._packed += packed(numbers)
+            self._packed += pack_rows(numbers)
             del self.rows[: len(numbers)]
             if self._packed or self._writer is None:
-                self.write(packed_as_table(self._packed))
+                self.write(packed_rows_as_table(self._packed))
                 self._packed = bytearray()
 
     def write(self, table: Any) -> None:
@@ -258,15 +258,15 @@ def _batches(file: Any, rank: int) -> Iterator[Any]:
 
 def as_table(rows: Sequence[float]) -> Any:
     """The numbers of rows as an Arrow table, with times in seconds and kinds by name."""
-    return packed_as_table(packed(rows))
+    return packed_rows_as_table(pack_rows(rows))
 
 
-def packed(rows: Sequence[float]) -> bytes:
+def pack_rows(rows: Sequence[float]) -> bytes:
     """The numbers of rows, packed."""
     return b"".join(ROW.pack(*rows[first : first + len(COLUMNS)]) for first in range(0, len(rows), len(COLUMNS)))
 
 
-def packed_as_table(rows: bytes | bytearray) -> Any:
+def packed_rows_as_table(rows: bytes | bytearray) -> Any:
     """Packed rows as an Arrow table."""
     import pyarrow as pa
 

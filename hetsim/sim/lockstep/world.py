@@ -219,7 +219,7 @@ class LockstepWorld:
     def commit(self, state: RankState, effect: fx.Commit, context: None) -> Answered:
         """Takes no time. The leader decides whether to continue. If seconds are limited, the other ranks wait for its decision."""
         committed: State = effect.state
-        state.committed(effect.version, self.prepared.epoch(committed))
+        state.set_commit(effect.version, self.prepared.epoch(committed))
         leader = self.experiment.leader
         self._committed_at = self.clock
         at = self.clock[leader]
