@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hetsim.trust import libraries
 from hetsim.version import __version__
 
 if TYPE_CHECKING:
     from hetsim.api import Advice, Comparison, Run, Search, Stragglers, Table, advise, compare, load, run, search, stragglers, sweep, table
     from hetsim.workloads.own import Training, workload
 
-libraries.install()
 __all__ = [
     "Advice",
     "Comparison",

@@ -35,6 +35,8 @@ from multiprocessing import forkserver, process, resource_tracker, util
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
+from hetsim.distributed.launch import local as launch
+
 PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 15, 36
 NAME = "forks"
 """The name in /proc of a launcher's server, which a test does not count among the launcher's processes."""
@@ -45,7 +47,6 @@ MODULES = (
     "hetsim.searches.",
     "hetsim.advice.",
     "torch.distributed.run",
-    "joblib.externals.loky.backend.popen_loky_posix",
 )
 LAUNCHERS = ("hetsim.cli.launch", "torch.distributed.run")
 """Modules that start processes when they have threads: each of their processes has a server of its own, from before its first thread."""
@@ -349,6 +350,8 @@ def _forget() -> None:
     for singleton in (forkserver._forkserver, resource_tracker._resource_tracker):  # type: ignore[attr-defined]
         _kept.append(dict(vars(singleton)))
         singleton.__init__()
+    _kept.append(dict(launch._own))
+    launch._own.update(vars(forkserver.ForkServer()))
 
 
 def _run(start: Start) -> int:

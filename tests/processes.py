@@ -7,7 +7,8 @@ import pickle
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from multiprocessing import forkserver
+from multiprocessing.context import ForkServerProcess
+from types import SimpleNamespace
 from typing import Any
 
 import torch.distributed as dist
@@ -36,15 +37,19 @@ class Part:
     pace: Pace
 
 
-def forking(*imports: str) -> Any:
-    """The context of multiprocessing whose processes are forked from one that has imported these modules, too.
+class Forked(ForkServerProcess):
+    """A process that hetsim's own server forks, as the ranks of a run."""
 
-    It is started as a run starts it, with signals blocked: the runs of tests that come later fork their ranks from it.
-    """
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([*launch.PRELOAD, *imports])
-    launch._without_signals(forkserver.ensure_running)
-    return context
+    def start(self) -> None:
+        """The same as of other processes."""
+        with launch.own_server():
+            super().start()
+
+
+def forking(*imports: str) -> Any:
+    """What makes pipes and processes. Their server is that of all runs of this test process, and imports these modules, too."""
+    launch.begin_server(imports)
+    return SimpleNamespace(Pipe=multiprocessing.Pipe, Process=Forked)
 
 
 def run_in_processes(experiment: Experiment, *, pad: bool = True, checkpoint: Checkpoint | None = None) -> list[Part]:

@@ -61,9 +61,9 @@ def blocked(folder: Path) -> bool:
 
 
 def pooled(folder: Path) -> bool:
-    """That a process of joblib has been started, which still imports what it needs."""
+    """That a process of a pool has been started, which still imports what it needs."""
     session = family(int((folder / "pid").read_text()))
-    return any("popen_loky" in Path(f"/proc/{pid}/cmdline").read_text() for pid in session)
+    return any("hetsim.sweeps.process" in Path(f"/proc/{pid}/cmdline").read_text() for pid in session)
 
 
 def ray_starts(folder: Path) -> bool:
@@ -231,7 +231,7 @@ def test_a_signal_ends_a_command_with_one_sentence(name: str, how: str, tmp_path
     assert seconds < SLOWER.get((name, how), ENDS_WITHIN) or os.getloadavg()[0] > 2 * (os.cpu_count() or 1), seconds
     wait_for(lambda: not family(command.pid))
     assert not list(tmp_path.rglob(".*.unfinished"))
-    assert not [path for path in temporary(tmp_path).iterdir() if not path.name.startswith(("torchinductor", "joblib"))]
+    assert not [path for path in temporary(tmp_path).iterdir() if not path.name.startswith("torchinductor")]
 
 
 def alive(command: int, folder: Path) -> set[int]:

@@ -216,20 +216,6 @@ BAD_SWEEPS: dict[str, tuple[dict[str, object], dict[str, object]]] = {
 }
 
 
-def test_a_sweep_takes_no_processes_that_began_elsewhere(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """joblib keeps its processes, with the folder and the variables that they began with."""
-    quick = ("workload=phantom", "budget.epochs=null", "budget.updates=2", "pictures=false", "seed=0,1")
-    assert exit_status(monkeypatch, "hetsim", main, "-m", *quick, "hydra/launcher=joblib", "hydra.launcher.n_jobs=2") == 0
-    (here / "inside").mkdir()
-    monkeypatch.chdir(here / "inside")
-
-    words = {"workload": "phantom", "budget.epochs": None, "budget.updates": 2, "pictures": False, "seed": [0, 1]}
-    found = hetsim.sweep(words, folder="runs", processes=2)
-
-    assert sum(row.num_runs for row in found) == 2
-    assert {path.parent.parent for path in here.rglob("summary.json")} >= {here / "inside" / "runs"}
-
-
 @pytest.mark.parametrize("told", BAD_SWEEPS)
 def test_what_is_no_sweep_is_one_sentence(told: str, here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Nothing is run, and nothing is printed."""

@@ -8,7 +8,6 @@ import pickle
 import re
 import shlex
 import sys
-from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
@@ -151,7 +150,7 @@ def test_the_commands_of_the_page_run(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_joblib_sweep_runs_in_the_current_folder_of_its_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its processes may be those of an earlier sweep, which was started in another folder."""
+    """A second sweep, too, which is started in another folder."""
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         monkeypatch.chdir(tmp_path / name)
@@ -159,6 +158,48 @@ def test_a_joblib_sweep_runs_in_the_current_folder_of_its_command(tmp_path: Path
 
         assert exit_status(monkeypatch, "hetsim", main, *words) == 0
         assert len(list((tmp_path / name).glob("sweep/*/summary.json"))) == 2
+
+
+DIES = """
+import os, torch, hetsim
+
+@hetsim.workload
+def build():
+    if os.path.exists("dies"):
+        os.unlink("dies")
+        os.kill(os.getpid(), 9)
+    samples = [(torch.ones(1), torch.ones(1))] * 64
+    return hetsim.Training(model=torch.nn.Linear(1, 1), train=samples, loss=torch.nn.functional.mse_loss)
+"""
+
+
+def test_a_run_whose_process_is_killed_stops_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Another process takes the place of its own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "my_dying.py").write_text(DIES)
+    (tmp_path / "dies").touch()
+    words = ("workload=own", "workload.module=my_dying:build", "trust=[my_dying]", "batch_size=8", "budget.epochs=1", "method=ssgd")
+    typed = ("-m", *words, "seed=0,1,2", "hydra/launcher=joblib", "hydra.launcher.n_jobs=1", "hydra.sweep.dir=sweep")
+
+    assert exit_status(monkeypatch, "hetsim", main, *typed) == 1
+    assert "a process of the sweep was killed, perhaps for lack of memory" in capsys.readouterr().err
+    assert len(list(tmp_path.glob("sweep/*/summary.json"))) == 2
+
+
+@pytest.mark.parametrize(
+    ("typed", "told"), [("n_jobs=0", "n_jobs must be at least 1, or -1 for all cores"), ("timeout=3", "timeout does nothing")]
+)
+def test_a_setting_of_joblibs_without_effect_is_refused(
+    typed: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("-m", *TINY, "seed=1,2", "hydra/launcher=joblib", f"hydra.launcher.{typed}", f"hydra.sweep.dir={tmp_path}")
+
+    assert exit_status(monkeypatch, "hetsim", main, *words) == 1
+    assert f"hydra.launcher.{told}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("choice", "extra"), [("hydra/launcher=joblib", "parallel"), ("hydra/launcher=submitit_slurm", "slurm")])
@@ -188,17 +229,12 @@ def test_a_sweep_composes_each_choice_once(tmp_path: Path, monkeypatch: pytest.M
     assert composed == ["method=ssgd,asgd seed=0,1", "method=ssgd", "method=asgd"], composed
 
 
-class TerminatedWorker(BrokenProcessPool):
-    """What joblib raises is a subclass too."""
-
-
 LostJob = type("FailedJobError", (RuntimeError,), {"__module__": "submitit.core.utils"})
 
 
 @pytest.mark.parametrize(
     ("error", "told"),
     [
-        (TerminatedWorker("a\nlong\nstory"), "a worker process was killed, perhaps for lack of memory: the same command with"),
         (LostJob("Job 7 failed\nmore"), "a job was lost (Job 7 failed): see the logs in the sweep's .submitit; the same command with"),
         (KeyError("x"), "the sweep broke off (KeyError: 'x'): the same command with the same hydra.sweep.dir runs what is missing"),
         (
@@ -206,7 +242,7 @@ LostJob = type("FailedJobError", (RuntimeError,), {"__module__": "submitit.core.
             "/x cannot be written (No space left on device): free some space, or set hydra.run.dir",
         ),
     ],
-    ids=["killed", "lost", "unknown", "disk full"],
+    ids=["lost", "unknown", "disk full"],
 )
 def test_a_sweep_that_breaks_off_is_one_sentence(
     error: Exception, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -35,7 +35,6 @@ from hetsim.results.tables.question import TableQuestion
 from hetsim.results.tables.table import Ranking
 from hetsim.results.tables.table import table as ranking
 from hetsim.results.writing.describe import DESCRIBED
-from hetsim.trust.libraries import keep_processes_out
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -92,7 +91,6 @@ def run(*words: str, trust: Sequence[str] = (), config_dir: str | Path | None = 
     from hetsim.config.typed import words_for
     from hetsim.files.lock import only_run_in
 
-    keep_processes_out()
     config, usual, typed = composed(
         [*words, *words_for(keys), *_trusted(trust)], config_dir=None if config_dir is None else Path(config_dir)
     )
@@ -151,7 +149,6 @@ def sweep(
     from hetsim.config.typed import as_typed, quoted
     from hetsim.sweeps.sweep import swept, words_of
 
-    keep_processes_out()
     words = [*words_of(varied), *_trusted(trust)]
     if grid is not None:
         words.append(f"+grid={as_typed({method: dict(keys) for method, keys in grid.items()})}")
@@ -290,7 +287,6 @@ def search(
     from hetsim.searches.answer import answer
     from hetsim.searches.search import SearchQuestion, opened
 
-    keep_processes_out()
     own = None if config_dir is None else str(config_dir)
     asked = SearchQuestion((*words, *_trusted(trust)), objective, direction, trials, processes, sampler, prune, own, engine)
     with opened(asked, Path(folder)) as found:
@@ -335,7 +331,6 @@ def advise(
     from hetsim.advice.question import asked
     from hetsim.advice.simulations import num_processes
 
-    keep_processes_out()
     own = None if config_dir is None else str(config_dir)
     question = asked([*words, *_trusted(trust)], own)
     question.check()
@@ -364,6 +359,5 @@ def stragglers(*traces: Run | str | Path, replay: bool = True) -> Stragglers:
     from hetsim.straggling.answer import answer
     from hetsim.straggling.findings import find
 
-    keep_processes_out()
     places = [trace.folder if isinstance(trace, Run) else Path(trace) for trace in traces]
     return Stragglers(answer(find(places, replay=replay), shlex.join(["hetsim-stragglers", *map(str, places)])))

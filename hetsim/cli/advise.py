@@ -13,7 +13,6 @@ from hetsim.answers.text import as_json, terminal
 from hetsim.cli.command import ENGINE, Parser, command, minutes, typed
 from hetsim.config.errors import USERS, sentence
 from hetsim.runtime.output import outlive_readers
-from hetsim.trust.libraries import keep_processes_out
 
 ABOUT = """Recommend a method, a batch split and a set of nodes. hetsim simulates the candidates on your cluster and ranks them by the time
 to a goal. Pass the arguments of hetsim: cluster=…, workload=…, batch_size=…, budget.epochs=…, data=owned …. target_accuracy=0.9 or
@@ -40,7 +39,6 @@ def main() -> None:
     arguments = parser.parse_intermixed_args()
     files = AnswerFiles(picture=arguments.picture, html=arguments.html)
     with command(parser.prog, USERS, sentence) as tell:
-        keep_processes_out()
         processes = num_processes(arguments.processes, arguments.engine)
         files.check()
         question = asked(arguments.words, arguments.config_dir)

@@ -15,7 +15,6 @@ from hetsim.distributed.launch.failure_report import CAUSE, leave_reason
 from hetsim.distributed.rank.cleanup import follow_launcher
 from hetsim.errors import RunFailed
 from hetsim.runtime.output import outlive_readers
-from hetsim.trust.libraries import keep_processes_out
 
 ABOUT = """Measure how long gradients, updates, messages and all-reduces take on your machines, and how much processor time they need. Pass
 the arguments of your training run. hetsim keeps the nodes, quotas and links of the cluster, and replaces the times. It writes the measured
@@ -55,7 +54,6 @@ def main() -> None:
     follow_launcher()
     files = AnswerFiles(html=arguments.html)
     with command(parser.prog, USERS, _sentence):
-        keep_processes_out()
         files.check()
         if arguments.html is not None and (arguments.compose is not None or arguments.from_trace is not None):
             raise ValueError("--html is for what was measured: leave it out with --compose and --from-trace")

@@ -61,11 +61,11 @@ def main() -> None:
 def run(processes: int, script: Sequence[str], folder: Path) -> None:
     """Run the script by torchrun. If it fails or has no step of a Team, raises ValueError and prints its last lines."""
     from hetsim.ddp.check import REFUSED, SERIAL, VARIABLE, WEIGHTED
-    from hetsim.ddp.launched import AS_BEFORE, PARENT, SAFE
+    from hetsim.ddp.launched import PARENT
 
-    python = [sys.executable, *["-E"] * sys.flags.ignore_environment, "-P", "-m", "hetsim.ddp.launched"]
-    torchrun = [*python, "torchrun", "--standalone", f"--nproc-per-node={processes}", "-m", "hetsim.ddp.launched"]
-    known = os.environ | {VARIABLE: str(folder), PARENT: str(os.getpid()), SAFE: "1", AS_BEFORE: os.environ.get(SAFE, "")}
+    python = [sys.executable, *["-E"] * sys.flags.ignore_environment, "-P", "-u", "-m", "hetsim.ddp.launched"]
+    torchrun = [*python, "torchrun", "--standalone", f"--nproc-per-node={processes}", "--no-python", *python]
+    known = os.environ | {VARIABLE: str(folder), PARENT: str(os.getpid())}
     known["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", "1")
     known["TMPDIR"] = str(folder)  # torchrun leaves files there if it is killed
     with subprocess.Popen([*torchrun, *script], env=known, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as running:

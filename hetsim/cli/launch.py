@@ -12,7 +12,6 @@ from hetsim.distributed.rank.stopping import ENDED, LauncherStop
 from hetsim.errors import RunFailed, RunStopped
 from hetsim.runtime.checkpointing import STOPPED
 from hetsim.runtime.output import outlive_readers
-from hetsim.trust.libraries import keep_processes_out
 from hetsim.version import __version__
 
 DESCRIPTION = """Start the processes of one run (backend=dist) on this host. Call hetsim-launch once on each host, with the same arguments
@@ -43,7 +42,6 @@ def main() -> None:
     with command(parser.prog, (ValueError, RunFailed, OSError)) as tell:
         if given.nodes > 1 and (given.node_rank is None or given.master is None):
             raise ValueError(f"--nodes {given.nodes} needs --node-rank K and --master HOST:PORT: give both")
-        keep_processes_out()
         address, port = _place(given.master or LOOPBACK)
         try:
             with stop.by_signals():

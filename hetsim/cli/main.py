@@ -31,7 +31,6 @@ from hetsim.sweeps import job
 from hetsim.sweeps.launchers import own_plugins
 from hetsim.sweeps.record import RESUME, Refused, SweepRecord, launch_failure
 from hetsim.sweeps.task import run_by_hydra
-from hetsim.trust.libraries import keep_processes_out
 from hetsim.version import __version__
 
 
@@ -53,7 +52,6 @@ def main() -> None:
     job.failures.clear()
     sys.argv[1:] = options_first(sys.argv[1:])
     try:
-        keep_processes_out()
         check_options(sys.argv[1:])
         check_folder("the current folder", Path.cwd())
         sys.argv[1:] = with_files(sys.argv[1:], config_dir(sys.argv[1:]), of_option=True)

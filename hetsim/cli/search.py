@@ -12,7 +12,6 @@ from hetsim.config.errors import USERS, sentence
 from hetsim.runtime.output import outlive_readers
 from hetsim.searches.answer import answer
 from hetsim.searches.search import SearchQuestion, opened
-from hetsim.trust.libraries import keep_processes_out
 
 ABOUT = """Search for the best values of some keys. Pass the arguments of hetsim. Give each key that you want to search as an interval,
 a range or a list: 'learning_rate=tag(log,interval(0.01,1))' 'batch_size=int(interval(64,512))' method=ssgd,dbs_sgd. With seed=0,1,2, each
@@ -45,7 +44,6 @@ def main() -> None:
     arguments = parser.parse_intermixed_args()
     os.environ["TQDM_DISABLE"] = "1"  # the bars of the runs
     with command(parser.prog, USERS, sentence, again=": the same command continues with what is missing"):
-        keep_processes_out()
         question = SearchQuestion(
             tuple(arguments.words), arguments.objective, arguments.direction, arguments.trials, arguments.processes,
             arguments.sampler, not arguments.no_pruning, arguments.config_dir, arguments.engine,

@@ -11,7 +11,6 @@ from hetsim.cli.command import READING, Parser, command, of_reading, typed
 from hetsim.runtime.output import outlive_readers
 from hetsim.straggling.answer import answer
 from hetsim.straggling.findings import find
-from hetsim.trust.libraries import keep_processes_out
 
 TOO_DEEP = "a file is nested hundreds deep: give the files that torch.profiler wrote"
 ABOUT = """Find the slow ranks of a finished job: whether they are slow always, in spells or periodically, what this costs, and how long
@@ -31,7 +30,6 @@ def main() -> None:
     arguments = parser.parse_args()
     files = AnswerFiles(json=arguments.json, picture=arguments.picture, html=arguments.html)
     with command(parser.prog, READING, partial(of_reading, too_deep=TOO_DEEP)):
-        keep_processes_out()
         files.check()
         found = answer(find(arguments.traces, replay=not arguments.no_replay), typed(parser.prog))
         lines = files.write(found)

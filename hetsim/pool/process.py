@@ -19,6 +19,7 @@ from typing import Any, TextIO
 
 from hetsim.errors import RunFailed
 from hetsim.pool.cores import share_cores
+from hetsim.pool.interpreter import python
 
 USER = "HETSIM_USER"
 """The variable with the end of a pipe. The system closes the pipe when the process's user ends, in any way."""
@@ -63,8 +64,7 @@ class Process:
         self._process = self._started()
 
     def _started(self) -> subprocess.Popen[str]:
-        safe = [] if {"", os.getcwd()} & set(sys.path) else ["-P"]
-        command = [sys.executable, *safe, "-m", __name__, self.function]
+        command = [*python(), "-m", __name__, self.function]
         read, write = os.pipe()
         self._write_end: int | None = write
         environment = os.environ | {USER: str(read)}

@@ -53,9 +53,8 @@ def connected(num_cpus: float = 0) -> Iterator[None]:
     A script that has connected by itself stays connected. Raises ValueError if the cluster does not exist.
     """
     check_installed()
-    if "ray" not in sys.modules:
-        os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")  # Ray would print between the results that a node was lost
-    import ray
+    with _variable("RAY_DEDUP_LOGS_SKIP_REGEX", "."):  # Ray would print between the results that a node was lost
+        import ray
 
     if ray.is_initialized():
         yield
@@ -70,7 +69,7 @@ def connected(num_cpus: float = 0) -> Iterator[None]:
         stack.callback(its_own.setLevel, its_own.level)
         its_own.setLevel(logging.CRITICAL)
         if not address:
-            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+            stack.enter_context(_variable("RAY_USAGE_STATS_ENABLED", "0"))
             usual = tempfile.gettempdir()
             folder = stack.enter_context(temporary_folder("hetsim-ray-", Path(usual if len(usual) < MAX_FOLDER else "/tmp")))
             cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -90,6 +89,19 @@ def connected(num_cpus: float = 0) -> Iterator[None]:
         finally:
             _restore(handlers)
         yield
+
+
+@contextlib.contextmanager
+def _variable(name: str, value: str) -> Iterator[None]:
+    """Within this context, this environment variable has this value, unless it has one."""
+    if name in os.environ:
+        yield
+        return
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        os.environ.pop(name, None)
 
 
 def _restore(handlers: Mapping[signal.Signals, Any]) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -229,12 +228,19 @@ class Experiment:
         """A function that returns the factors of the contributions to a version."""
         return partial(self.coordination.weights, plan=self.plan(task))
 
+    @contextlib.contextmanager
+    def loaded(self, on: str | None = None, *, num_sharing: int = 1) -> Iterator[tuple[Task, Optimizers]]:
+        """The same as `load`, for a block in which PyTorch uses the run's number of threads. Afterwards, it is as before."""
+        task, optimizers = self.load(on, num_sharing=num_sharing)
+        with contextlib.closing(task), task.device.computing(self.threads):
+            yield task, optimizers
+
     def load(self, on: str | None = None, *, num_sharing: int = 1) -> tuple[Task, Optimizers]:
         """Load data, model and optimizers on a device of `num_sharing` ranks. Raises ValueError for weights without an effect."""
         there = device.device(on or self.device, self.autocast, num_sharing=num_sharing)
+        if self.workload.has_model:
+            device.keep_kernels()
         task = self.workload.load(seed=self.seed, dtype=self.dtype, device=there)
-        if "torch" in sys.modules:  # a phantom never imports it
-            sys.modules["torch"].set_num_threads(self.threads)
         with contextlib.ExitStack() as refused:
             refused.callback(task.close)
             if self.partition is not None:

@@ -205,8 +205,9 @@ def opened(question: SearchQuestion, folder: Path) -> Iterator[Search]:
     parsed(question.words)
     if question.sampler not in SAMPLERS:
         raise ValueError(f"--sampler must be {' or '.join(SAMPLERS)}, not {question.sampler}")
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
     with contextlib.ExitStack() as stack:
+        stack.callback(optuna.logging.set_verbosity, optuna.logging.get_verbosity())
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
         if folder.is_symlink():
             raise ValueError(f"{folder} is a link, and would be written through: give another --folder")
         stack.callback(remove_if_empty, folder)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import closing, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -64,36 +64,31 @@ class Simulator(Backend):
 
     def _run_until(self, stop: StopRequest, experiment: Experiment, folder: Path, config: str) -> dict[str, Any]:
         begun = perf_counter()
-        task, optimizers = experiment.load()
-        saves = experiment.checkpoint.enabled
-        checkpoint = None
-        kind_of_trace: type[SavedTrace | Trace] = Trace
-        if saves or experiment.resume is not None:  # most runs do neither, and need not import it
-            from hetsim.checkpoints.resume import check_budget, continue_trace, load
-            from hetsim.checkpoints.rows import SavedTrace
-            from hetsim.checkpoints.saver import Saver
+        with experiment.loaded() as (task, optimizers):
+            checkpoint = None
+            kind_of_trace: type[SavedTrace | Trace] = Trace
+            saves = experiment.checkpoint.enabled
+            if saves or experiment.resume is not None:  # most runs do neither, and need not import it
+                from hetsim.checkpoints.resume import check_budget, continue_trace, load
+                from hetsim.checkpoints.rows import SavedTrace
+                from hetsim.checkpoints.saver import Saver
 
-            kind_of_trace = SavedTrace if saves else Trace
-        if experiment.resume is not None:
-            checkpoint = load(experiment.resume, experiment, task, optimizers)
-            check_budget(experiment.resume, checkpoint, experiment, task)
-        with (
-            closing(task),
-            run_folder(folder, config),
-            kind_of_trace(folder, experiment.trace) as trace,
-        ):
-            saver = None
-            if saves:
-                saver = Saver(folder, config, experiment.checkpoint, trace, clock=perf_counter, stop=stop, resumed=experiment.resume)
-            if checkpoint is not None and experiment.resume is not None:
-                continue_trace(trace, experiment.resume, checkpoint, experiment)
-            world = world_of(
-                experiment, task, optimizers, [trace], checkpoint=checkpoint, saver=saver, processes=self.processes, batched=self.batched
-            )  # fmt: skip
-            at_end = world.run()
-            if saver is not None and at_end is not None:
-                saver.write(at_end)
-            return write_summary(folder, world.outcome, _summary(world, task, begun))
+                kind_of_trace = SavedTrace if saves else Trace
+            if experiment.resume is not None:
+                checkpoint = load(experiment.resume, experiment, task, optimizers)
+                check_budget(experiment.resume, checkpoint, experiment, task)
+            with run_folder(folder, config), kind_of_trace(folder, experiment.trace) as trace:
+                saver = None
+                if saves:
+                    saver = Saver(folder, config, experiment.checkpoint, trace, clock=perf_counter, stop=stop, resumed=experiment.resume)
+                if checkpoint is not None and experiment.resume is not None:
+                    continue_trace(trace, experiment.resume, checkpoint, experiment)
+                how: dict[str, Any] = {"processes": self.processes, "batched": self.batched}
+                world = world_of(experiment, task, optimizers, [trace], checkpoint=checkpoint, saver=saver, **how)
+                at_end = world.run()
+                if saver is not None and at_end is not None:
+                    saver.write(at_end)
+                return write_summary(folder, world.outcome, _summary(world, task, begun))
 
 
 def world_of(
@@ -144,8 +139,7 @@ class Simulation:
     def _run(self) -> dict[str, Any]:
         begun = perf_counter()
         Simulator().check(self.experiment)
-        task, optimizers = self.experiment.load()
-        with closing(task):
+        with self.experiment.loaded() as (task, optimizers):
             world = world_of(self.experiment, task, optimizers, self.recorders)
             world.run()
             return _summary(world, task, begun)

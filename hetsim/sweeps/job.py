@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import os
 import sys
 import traceback
@@ -31,9 +30,6 @@ from hetsim.sweeps.outcomes import Outcome
 
 failures: list[BaseException] = []
 """The reported error of this command's single run. Hydra passes no return value of a single run to `main`."""
-
-
-"""The `_target_` of backend=sim."""
 ALREADY = "is there already"
 
 
@@ -95,8 +91,6 @@ def _run_of_sweep(config: DictConfig, folder: Path) -> Outcome:
         raise ValueError("resume continues a single run: leave -m out")
     sweep = Path(os.path.normpath(Path(settings.runtime.cwd, settings.sweep.dir)))  # the current folder may be the run's own
     name, typed = os.path.relpath(folder, sweep), typed_words()
-    if multiprocessing.get_start_method(allow_none=True) == "loky":
-        multiprocessing.set_start_method(None, force=True)  # the processes that backend=dist starts do not know joblib's own method
     if link := _link_to(folder, sweep):
         reason = f"{link} is a link or a pipe, and would be written through: remove it"
         print(f"hetsim: error: {reason}", file=sys.stderr, flush=True)

@@ -23,10 +23,10 @@ def _basic(**options: Any) -> Any:
     return InThisProcess(**options)
 
 
-def _pool(**options: Any) -> Any:
-    from hetsim.sweeps.joblib_launcher import Pool
+def _joblib(**options: Any) -> Any:
+    from hetsim.sweeps.process_launchers import Here
 
-    return Pool(**options)
+    return Here(**options)
 
 
 def _local(**options: Any) -> Any:
@@ -42,7 +42,7 @@ def _slurm(**options: Any) -> Any:
 
 
 def _ray(**options: Any) -> Any:
-    from hetsim.sweeps.ray_launcher import OnRay
+    from hetsim.sweeps.process_launchers import OnRay
 
     return OnRay(**options)
 
@@ -63,7 +63,7 @@ ConfigStore.instance().store(group="hydra/launcher", name="ray", node=RayConf, p
 LATER: dict[str, Any] = {
     "hydra._internal.core_plugins.basic_sweeper.BasicSweeper": _sweeper,
     "hydra._internal.core_plugins.basic_launcher.BasicLauncher": _basic,
-    "hydra_plugins.hydra_joblib_launcher.joblib_launcher.JoblibLauncher": _pool,
+    "hydra_plugins.hydra_joblib_launcher.joblib_launcher.JoblibLauncher": _joblib,
     "hydra_plugins.hydra_submitit_launcher.submitit_launcher.LocalLauncher": _local,
     "hydra_plugins.hydra_submitit_launcher.submitit_launcher.SlurmLauncher": _slurm,
 }

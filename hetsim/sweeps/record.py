@@ -45,8 +45,8 @@ class SweepRecord(Callback):
     """The callback in conf/config.yaml that records how the runs of a sweep ended.
 
     Hydra calls `on_multirun_start` in the process of the command, and `on_job_start` and `on_job_end` in the process of each run.
-    joblib and submitit give those processes a copy of this object, so the copies write outcomes to files in the sweep's folder, and
-    `ended` reads them.
+    submitit gives those processes a copy of this object, so the copies write outcomes to files in the sweep's folder, and `ended` reads
+    them.
     """
 
     current: ClassVar[SweepRecord | None] = None
@@ -86,8 +86,6 @@ class SweepRecord(Callback):
             if "submitit_folder" in (config.hydra.get("launcher") or {}):
                 # it holds pickles, so it must be none that was there before
                 config.hydra.launcher.submitit_folder = f"${{hydra.sweep.dir}}/.submitit/{uuid.uuid4().hex}/%j"
-            if "setup" in (config.hydra.get("launcher") or {}) and os.environ.get("PYTHONSAFEPATH"):  # a site may give jobs no variables
-                config.hydra.launcher.setup = ["export PYTHONSAFEPATH=1", *(config.hydra.launcher.setup or [])]
         except Exception as error:
             raise Refused(error) from None
         SweepRecord.current = self
@@ -161,10 +159,6 @@ class SweepRecord(Callback):
 
 def launch_failure(error: Exception) -> RunFailed:
     """The error that ended a sweep early, as a sentence that shows how to resume."""
-    from concurrent.futures.process import BrokenProcessPool
-
-    if isinstance(error, BrokenProcessPool):
-        return RunFailed(f"a worker process was killed, perhaps for lack of memory: {AGAIN}")
     if isinstance(error, RuntimeError) and type(error).__module__.startswith("submitit"):
         return RunFailed(f"a job was lost ({str(error).splitlines()[0]}): see the logs in the sweep's .submitit; {AGAIN}")
     reason = f"{type(error).__name__}: {sentence(error)}"

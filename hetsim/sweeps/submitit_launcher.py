@@ -7,14 +7,16 @@ import os
 import shlex
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
-from functools import partial
+from dataclasses import fields
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import submitit
+from hydra.core.singleton import Singleton
 from hydra.core.utils import JobReturn, JobStatus
+from hydra_plugins.hydra_submitit_launcher.config import BaseQueueConf
 from hydra_plugins.hydra_submitit_launcher.submitit_launcher import BaseSubmititLauncher, LocalLauncher, SlurmLauncher
 from submitit.local import local
 
@@ -22,22 +24,7 @@ from hetsim.config.errors import USERS
 from hetsim.config.guard import provenance
 from hetsim.config.guard.compositions import compositions, digests
 from hetsim.pool.cores import share_cores
-
-
-@contextlib.contextmanager
-def _keeping_out(cluster: str) -> Iterator[None]:
-    """Pass settings to the jobs' Python on its command line that are usually in its environment: import nothing from the current folder.
-
-    SLURM does not pass the script's variables to a job's steps if SBATCH_EXPORT is NONE.
-    """
-    made = submitit.AutoExecutor
-    if os.environ.get("PYTHONSAFEPATH"):
-        python = f"{shlex.quote(sys.executable)} -P"
-        submitit.AutoExecutor = partial(made, **{f"{cluster}_python": python})  # type: ignore[misc,assignment]
-    try:
-        yield
-    finally:
-        submitit.AutoExecutor = made  # type: ignore[misc]
+from hetsim.pool.interpreter import python
 
 
 @contextlib.contextmanager
@@ -48,8 +35,10 @@ def _ending_jobs() -> Iterator[None]:
     """
     started: list[subprocess.Popen[bytes]] = []
 
-    def start(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
-        started.append(subprocess.Popen(*arguments, process_group=0, **options))
+    def start(command: str | list[str], **options: Any) -> subprocess.Popen[bytes]:
+        if isinstance(command, list):  # Python's; with a setup, it is a line for a shell
+            command = [*python(), *command[1:]]
+        started.append(subprocess.Popen(command, process_group=0, **options))
         return started[-1]
 
     local.subprocess = SimpleNamespace(Popen=start)  # type: ignore[attr-defined,assignment]
@@ -67,13 +56,21 @@ def _ending_jobs() -> Iterator[None]:
 
 class _Checked(BaseSubmititLauncher):  # type: ignore[misc]
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        """Launch these runs. Returns how each ended."""
+        """Launch these runs, as Hydra's launcher does, with the options of this process's Python. Returns how each ended."""
         assert self.config is not None
         assert self.hydra_context is not None
         self.expected = digests(self.hydra_context.config_loader, self.config, job_overrides)
-        with _keeping_out(self._EXECUTOR):
-            returned: Sequence[JobReturn] = super().launch(job_overrides, initial_job_idx)
-        return returned
+        general = {field.name for field in fields(BaseQueueConf)}
+        params = {key if key in general else f"{self._EXECUTOR}_{key}": value for key, value in self.params.items()}
+        timeouts = {key: params.pop(key) for key in [f"{self._EXECUTOR}_max_num_timeout"] if key in params}
+        folder = params.pop("submitit_folder")
+        executor = submitit.AutoExecutor(folder, cluster=self._EXECUTOR, **timeouts, **{f"{self._EXECUTOR}_python": shlex.join(python())})
+        executor.update_parameters(**params)
+        Path(str(self.config.hydra.sweep.dir)).mkdir(parents=True, exist_ok=True)
+        state, numbers = Singleton.get_state(), range(initial_job_idx, initial_job_idx + len(job_overrides))
+        arguments = [([*typed], "hydra.sweep.dir", i, f"job_id_for_{i}", state) for i, typed in zip(numbers, job_overrides, strict=True)]
+        jobs = executor.map_array(self, *zip(*arguments, strict=True))
+        return [job.results()[0] for job in jobs]
 
     def __call__(self, sweep_overrides: list[str], *arguments: Any) -> JobReturn:
         """Execute a run in its job's process. Returns how it ended."""

@@ -53,13 +53,11 @@ def swept(words: Iterable[str], *, processes: int | None, config_dir: Path | Non
     if processes is not None:
         checks.whole("processes", processes)
     check_folder("the current folder", Path.cwd())
-    pool = engine == "local" and processes is not None and processes > 1
-    launcher = ["hydra/launcher=joblib"] if pool else ["hydra/launcher=ray"] if engine == "ray" else []
+    several = engine == "local" and processes is not None and processes > 1
+    launcher = ["hydra/launcher=joblib"] if several else ["hydra/launcher=ray"] if engine == "ray" else []
     if launcher and processes is not None:
         launcher.append(f"hydra.launcher.n_jobs={processes}")
     typed = with_files(["hydra.mode=MULTIRUN", *words, *launcher], config_dir)
-    if pool:
-        _end_pool()  # of joblib's, which may have begun in another folder
     try:
         with (
             provenance.installed(), own_plugins(), contextlib.redirect_stdout(io.StringIO()),
@@ -81,16 +79,8 @@ def swept(words: Iterable[str], *, processes: int | None, config_dir: Path | Non
     except Exception as error:
         raise launch_failure(error) from None  # what a job says of its end is in its log
     finally:
-        if pool:
-            _end_pool()  # the next sweep may be of another folder, with other variables and modules
         if SweepRecord.current is not None:
             SweepRecord.current.close()
-
-
-def _end_pool() -> None:
-    from joblib.externals.loky import get_reusable_executor
-
-    get_reusable_executor().shutdown()
 
 
 def words_of(varied: Mapping[str, Any]) -> list[str]:

@@ -10,15 +10,20 @@ import contextlib
 import ctypes
 import hashlib
 import os
+import random
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any, ClassVar, TypeVar
 
+import numpy as np
+
 from hetsim import checks
 
 AUTO = "auto"
 T = TypeVar("T")
+CAPACITY = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
 NUM_KERNELS = 8192
 """The number of kernels that oneDNN keeps, about 16 kB each: enough for LeNet's 800 batch sizes, ResNet-18's 55. The default is 1024."""
 SHARE_OF_FREE_MEMORY = 0.5
@@ -44,6 +49,8 @@ class Device(ABC):
     """The number of ranks of this host that use this device, and load their data at the same time."""
     autocast: str | None = None
     """The type in which a model's matrix products are computed; None: the type of the weights."""
+    _generators: tuple[int, ...] = ()
+    """The CUDA devices whose generators `seed` seeds."""
 
     def forward(self) -> contextlib.AbstractContextManager[Any]:
         """A context for the computation of a model and its loss."""
@@ -126,13 +133,39 @@ class Device(ABC):
     def seed(self, number: int) -> None:  # noqa: B027
         """Seed the device's own generator, which dropout uses."""
 
+    @contextlib.contextmanager
+    def computing(self, threads: int) -> Iterator[None]:
+        """A context in which PyTorch uses this number of threads. Afterwards it, and the random numbers of the process, are as before."""
+        torch = sys.modules.get("torch")
+        if torch is None:  # a phantom never imports it, and draws nothing
+            yield
+            return
+        before, pythons, numpys = torch.get_num_threads(), random.getstate(), np.random.get_state()
+        with torch.random.fork_rng(devices=self._generators):
+            torch.set_num_threads(threads)
+            try:
+                yield
+            finally:
+                torch.set_num_threads(before)
+                random.setstate(pythons)
+                np.random.set_state(numpys)
 
+
+@cache
 def keep_kernels() -> None:
     """Let oneDNN keep the kernels of many batch sizes, unless the environment sets their number. A changing split reuses them.
 
-    Call it before the process's first gradient.
+    Call it before the process's first gradient: oneDNN reads the variable only when it makes its first kernel.
     """
-    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(NUM_KERNELS))
+    import torch
+
+    if CAPACITY in os.environ or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        return
+    os.environ[CAPACITY] = str(NUM_KERNELS)
+    try:
+        torch.conv2d(torch.ones(2, 1, 1, 1), torch.ones(1, 1, 1, 1))
+    finally:
+        del os.environ[CAPACITY]
 
 
 class CPU(Device):
@@ -143,7 +176,6 @@ class CPU(Device):
 
     def __init__(self, index: int = 0, autocast: str | None = None) -> None:
         self.autocast = autocast
-        keep_kernels()
 
     @staticmethod
     def count() -> int:
@@ -172,7 +204,7 @@ class CUDA(Device):
         import torch
 
         self.autocast = autocast
-        self.name = f"cuda:{index}"
+        self.name, self._generators = f"cuda:{index}", (index,)
         self._torch = torch
         self._device = torch.device("cuda", index)
         torch.cuda.set_device(self._device)

@@ -164,7 +164,7 @@ def test_a_real_run_goes_on_with_another_number_of_workers(method: str, tmp_path
 def test_a_real_run_fails_at_a_gradient_that_is_not_finite_if_it_is_to(tmp_path: Path) -> None:
     """With one sentence, and no process or file is left."""
     words = ("workload=quadratic", "workload.num_parameters=20", "method=ssgd", "learning_rate=1e30", "budget.epochs=9", TWO)
-    others = active_children()  # an earlier test may have left joblib's
+    others = active_children()
 
     with pytest.raises(RunFailed, match=r"rank \d.* not finite"):
         hetsim.run(*words, "backend=dist", "backend.emulate=none", "nonfinite=fail", folder=tmp_path / "run")

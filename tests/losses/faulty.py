@@ -373,7 +373,7 @@ def survive(
     hurt = replace(experiment, workload=Faulty(**made, faults=faults, folder=folder, num_processes=num_processes))
     backend = Processes(emulate=emulate, heartbeat_seconds=beat, lost_after_seconds=lost_after)  # type: ignore[arg-type]
     backend.check(hurt)
-    begun, others = time.monotonic(), active_children()  # an earlier test may have left joblib's
+    begun, others = time.monotonic(), active_children()
     with within(LIMIT_SECONDS):
         summary = backend.run(hurt, folder / "run", "")
     assert summary is not None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import socket
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from processes import forking
 
 from hetsim.checkpoints.file import packed, unpacked
 from hetsim.distributed.communication.gloo import Group
@@ -81,7 +81,7 @@ def test_it_ends_when_the_group_is_interrupted_or_the_rank_is_lost(what: str, ho
     """It raises PeerLost soon after, if not before; and the process can end."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
-    context = multiprocessing.get_context("forkserver")
+    context = forking()
     ours, theirs = context.Pipe()
     ranks = [context.Process(target=_run, args=(rank, what, port, how, theirs), daemon=True) for rank in range(2)]
     for each in ranks:

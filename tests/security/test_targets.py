@@ -8,7 +8,6 @@ import pickle
 import re
 import subprocess
 import sys
-from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -589,38 +588,6 @@ def test_a_matplotlibrc_in_the_current_folder_is_not_read(tmp_path: Path) -> Non
     assert (tmp_path / "run" / "curve.png").exists()
 
 
-@pytest.mark.parametrize("library", ["torch", "matplotlib"])
-def test_a_library_is_imported_from_another_folder(library: str, tmp_path: Path) -> None:
-    """PyTorch looks for the driver, libcuda.so.1, in the current folder, Matplotlib for its settings, and they run what is there."""
-    (tmp_path / "site").mkdir()
-    (tmp_path / "site" / f"{library}.py").write_text("import os\nprint(os.getcwd())\n")
-    code = f"import hetsim.cli.main, os, sys\nassert '{library}' not in sys.modules\nimport {library}\nprint(os.getcwd())"
-    environment = {**os.environ, "PYTHONPATH": f"{tmp_path / 'site'}:{Path(__file__).parents[2]}"}
-
-    ended = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
-
-    during, after = ended.stdout.split()
-    assert (Path(during).name, after) == ("hetsim", str(tmp_path))
-
-
-def test_the_server_of_forks_starts_in_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It imports torch; the ranks are in the current folder again."""
-    monkeypatch.chdir(tmp_path)
-    folders = []
-    ensure_running = forkserver.ensure_running
-
-    def recorded() -> None:
-        folders.append(os.getcwd())
-        ensure_running()
-
-    monkeypatch.setattr(forkserver, "ensure_running", recorded)
-
-    assert exit_status(monkeypatch, "hetsim", main, "backend=dist", "workload=quadratic", "budget.updates=2", "hydra.run.dir=run") == 0
-
-    assert Path(folders[0]).name == "launch"
-    assert (tmp_path / "run" / "summary.json").exists()
-
-
 def test_a_matplotlibrc_in_the_current_folder_has_no_effect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It could have TeX called, with a preamble of its own."""
     monkeypatch.chdir(tmp_path)
@@ -631,19 +598,6 @@ def test_a_matplotlibrc_in_the_current_folder_has_no_effect(tmp_path: Path, monk
 
     assert (tmp_path / "run" / "curve.png").exists()
     assert matplotlib.rcParams["text.usetex"]
-
-
-def test_a_runs_processes_import_nothing_from_the_current_folder(tmp_path: Path) -> None:
-    """As the command itself does not; a study of a stranger's is run within its folder."""
-    (tmp_path / "joblib.py").write_text(f"open({str(tmp_path / 'mark')!r}, 'w')\n")
-    (tmp_path / "multiprocessing.py").write_text(f"open({str(tmp_path / 'mark')!r}, 'w')\n")
-    started = Path(sys.executable).with_name("hetsim")
-    typed = ("backend=dist", "workload=quadratic", "budget.updates=2", "pictures=false", "hydra.run.dir=run")
-
-    ended = subprocess.run([started, *typed], cwd=tmp_path, capture_output=True, text=True, check=False)
-
-    assert ended.returncode == 0, ended.stderr
-    assert not (tmp_path / "mark").exists()
 
 
 IMPORTS = "from hetsim.policies.weighting import Discount\n"

@@ -27,6 +27,7 @@ from hetsim.distributed.rank.cleanup import remove_of_killed
 from hetsim.distributed.rank.stopping import ENDED, LauncherStop
 from hetsim.errors import RunFailed, RunStopped
 from hetsim.files.temporary import temporary_folder
+from hetsim.pool.interpreter import python
 from hetsim.runtime.checkpointing import STOPPED
 
 CALIBRATE = "hetsim-calibrate"
@@ -117,7 +118,7 @@ def started(call: Call, first: int, size: int, port: int, folder: Path) -> Itera
                 variables[AGAIN] = json.dumps([incarnation, keeper.number, joins_at])
             environment = {**os.environ, **{name: str(value) for name, value in variables.items()}}
             module = ["hetsim.cli.calibrate", *call.words[1:]] if calibrates else ["hetsim", *call.words]
-            command = [sys.executable, "-m", *module]
+            command = [*python(), "-m", *module]
             process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, pass_fds=[read])
             processes.append(CommandRank(rank=rank, incarnation=incarnation, process=process, path=reason))
         finally:

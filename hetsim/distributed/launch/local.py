@@ -108,7 +108,6 @@ def launch(experiment: Experiment, folder: Path, config: str, settings: Settings
     saves = experiment.checkpoint.enabled
     listening = listen(port)
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([*PRELOAD, *experiment.imports])
     schedule, elastic = Schedule(experiment, began=seconds_before(experiment)), is_elastic(experiment)
     run = surviving_run(experiment, schedule, elastic=elastic, lost_after=settings.lost_after_seconds)
     ours, keepers = context.Pipe()
@@ -124,7 +123,7 @@ def launch(experiment: Experiment, folder: Path, config: str, settings: Settings
         return ForkedRank(rank=rank, incarnation=incarnation, process=process, pipe=receiver)
 
     def start(*processes: Any) -> None:
-        with _no_main():
+        with own_server(), _no_main():
             started = _start(processes)
         while senders:
             senders.pop().close()
@@ -146,8 +145,7 @@ def launch(experiment: Experiment, folder: Path, config: str, settings: Settings
     address = listening.getsockname()
     ranks = [prepared(rank, joins_at=schedule.joins.get(rank)) for rank in range(experiment.num_ranks)]
     own_multiprocessings_folder()
-    with contextlib.chdir(Path(__file__).parent):  # it imports PyTorch, see hetsim.trust.libraries; its children go back
-        _without_signals(forkserver.ensure_running)
+    begin_server(experiment.imports)
     to_keeper = PipeToKeeper(ours, run if elastic else None, schedule)
     supervision = Supervision(ranks, to_keeper, start=start_again)
     stop = StopRequest()
@@ -249,6 +247,32 @@ def _no_main() -> Iterator[None]:
         yield
     finally:
         sys.modules["__main__"] = main
+
+
+_own = vars(forkserver.ForkServer())
+"""The state of hetsim's own forkserver, which may also serve later runs."""
+
+
+@contextlib.contextmanager
+def own_server() -> Iterator[None]:
+    """Within this context, multiprocessing forks from hetsim's own server. A script's server has other modules and other signals."""
+    server: Any = forkserver._forkserver
+    theirs, method = dict(vars(server)), multiprocessing.get_start_method(allow_none=True)
+    vars(server).update(_own)
+    try:
+        yield
+    finally:
+        _own.update(vars(server))
+        vars(server).update(theirs)
+        if multiprocessing.get_start_method(allow_none=True) != method:  # a start chooses one, which a script could not change any more
+            multiprocessing.set_start_method(method, force=True)
+
+
+def begin_server(imports: Sequence[str]) -> None:
+    """Start the server unless it runs. It imports these modules and those of `PRELOAD`, none of them from the current folder."""
+    with own_server(), contextlib.chdir(os.sep):  # a process that it forks goes back
+        forkserver.set_forkserver_preload([*PRELOAD, *imports])
+        _without_signals(forkserver.ensure_running)
 
 
 def _without_signals(start: Callable[[], None]) -> None:

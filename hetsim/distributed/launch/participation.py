@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -60,16 +60,16 @@ def take_part(
     begun = clock()
     reduce_timer_slack()
     os.environ["GLOO_SOCKET_IFNAME"] = settings.interface
-    task, optimizers = load_here(experiment, rank)
     leads, saves = rank == experiment.leader, experiment.checkpoint.enabled
     pace = Pace(settings.emulate)
-    checkpoint = resumed(experiment, task, optimizers)
-    with contextlib.closing(task), written_to(folder, config) if leads else contextlib.nullcontext(), contextlib.ExitStack() as traces:
+    with contextlib.ExitStack() as files:
+        task, optimizers = files.enter_context(loaded_here(experiment, rank))
+        checkpoint = resumed(experiment, task, optimizers)
+        if leads:
+            files.enter_context(written_to(folder, config))
         with GlooTransport.connect(rank, experiment.num_ranks, store) as transport:
             clocks = clocks_of(transport, settings, leader=experiment.leader)
-            whole, trace, saver = recording(
-                experiment, folder, config, traces, leads=leads, checkpoint=checkpoint, stop=stop, clocks=clocks
-            )
+            whole, trace, saver = recording(experiment, folder, config, files, leads=leads, checkpoint=checkpoint, stop=stop, clocks=clocks)
             library: Library = "gloo"  # a server adds up what it receives
             if not experiment.coordination.needs_server:
                 library = reducing_library(gpus_of(transport, task.device))
@@ -127,9 +127,10 @@ def take_part_elastically(
     )  # fmt: skip
     leads = rank == membership.leader
     clocks = Clocks.shared(experiment.num_ranks, leader=leader)
-    task, optimizers = load_here(experiment, rank)
     saves, checkpoint, everyone = experiment.checkpoint.enabled, None, None
-    with membership, contextlib.closing(task), contextlib.ExitStack() as files:
+    with contextlib.ExitStack() as files:
+        task, optimizers = files.enter_context(loaded_here(experiment, rank))
+        files.enter_context(membership)
         if leads:
             files.enter_context(written_to(folder, config))
         if not settings.one_host:
@@ -196,13 +197,14 @@ def take_part_elastically(
         return summarised(run, folder, settings, results, library="gloo", begun=run.begun, losses=losses)
 
 
-def load_here(experiment: Experiment, rank: int) -> tuple[Task, Optimizers]:
-    """Load the task and optimizers of a rank of this host on its device. From now on, only the calling thread uses several threads."""
+@contextlib.contextmanager
+def loaded_here(experiment: Experiment, rank: int) -> Iterator[tuple[Task, Optimizers]]:
+    """The task and optimizers of a rank of this host on its device, for a block in which only the calling thread uses several threads."""
     here = [other for other in local_ranks(experiment) if other < experiment.num_ranks]
     devices = {other: device_of(experiment, other, here) for other in here}
-    loaded = experiment.load(devices[rank], num_sharing=list(devices.values()).count(devices[rank]))
-    compute_here_alone()
-    return loaded
+    with experiment.loaded(devices[rank], num_sharing=list(devices.values()).count(devices[rank])) as loaded:
+        compute_here_alone()
+        yield loaded
 
 
 def compute_here_alone() -> None:

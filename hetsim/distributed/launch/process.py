@@ -35,14 +35,30 @@ from hetsim.memory import out_of_memory
 from hetsim.runtime.checkpointing import StopRequest
 from hetsim.runtime.experiment import Experiment
 
+SET_IN_A_RUN = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "RES_OPTIONS")
+"""The variables that a rank sets for gloo, NCCL and the resolver of names."""
 _runs = itertools.count()
 
 
 def join(experiment: Experiment, folder: Path, config: str, settings: Settings, here: Launched) -> dict[str, Any] | None:
     """Take part in a run, in a process of a launcher. Each of several runs has its own prefix in the store."""
-    wait_less_for_names()
-    with stop_of(experiment) as stop:
+    with _process_as_before(), stop_of(experiment) as stop:
+        wait_less_for_names()
         return _join(experiment, folder, config, settings, here, stop)
+
+
+@contextlib.contextmanager
+def _process_as_before() -> Iterator[None]:
+    """Restore the variables of `SET_IN_A_RUN` at the end, and the hook for errors: the process may be a script of the user's."""
+    hook, variables = sys.excepthook, {name: os.environ.get(name) for name in SET_IN_A_RUN}
+    try:
+        yield
+    finally:
+        sys.excepthook = hook
+        for name, value in variables.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
 
 
 def _join(
