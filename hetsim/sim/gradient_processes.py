@@ -67,7 +67,7 @@ def gradients_of(experiment: Experiment, task: Task, gradient: Compute, processe
     if processes == AUTO:
         most = min(free_cores(), experiment.num_workers, MOST_CHOSEN)
         if most > 1 and task.forkable and only_one(experiment) is None:
-            from hetsim.sim.automatic_gradients import AutomaticGradients  # imports torch, which phantoms do not need
+            from hetsim.sim.parallel_gradients import AutomaticGradients  # imports torch, which phantoms do not need
 
             return AutomaticGradients(task, gradient, most)
         return GradientBatcher(task, gradient)

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from hetsim import effects as fx
 from hetsim.coordination.state import State
+from hetsim.effects import Fragment
 from hetsim.errors import RunFailed
 from hetsim.runtime.experiment import Experiment, Optimizers
 from hetsim.runtime.nonfinite import NonfiniteGradients
@@ -32,10 +33,11 @@ from hetsim.sim.membership import Membership
 from hetsim.sim.messages import Messaging
 from hetsim.sim.profiling import run_profiling
 from hetsim.sim.rank_process import LOST, RankProcess, Started
-from hetsim.sim.shared_steps import SharedSteps
-from hetsim.sim.standstill import sentence
 from hetsim.vector import Phantom, Vector
-from hetsim.workloads.task import Task
+from hetsim.workloads.task import Optimizer, Task
+
+MAX_NAMED = 8
+"""The maximum number of ranks in one list of the error."""
 
 
 class EventWorld:
@@ -132,7 +134,7 @@ class EventWorld:
         self.env.run_all()
         if not self.membership.over():
             total_loss = self.membership.total_loss(self.metrics.applied.num_updates)
-            raise RunFailed(total_loss or sentence(self.processes, self.collectives, leader=self.membership.leader))
+            raise RunFailed(total_loss or describe_standstill(self.processes, self.collectives, leader=self.membership.leader))
         self.history.record_discarded(self.processes[self.membership.leader].result)
         at_end = None if self._checkpoints is None else self._at_end()
         self.membership.end(self.metrics.applied.seconds)
@@ -343,3 +345,47 @@ class EventWorld:
         """Delete a published decision that all other ranks have read."""
         if decision.going is not None and decision.num_asked == len(self.collectives.members) - 1:
             del self._decisions[version]
+
+
+class SharedSteps(Optimizer):
+    """An optimizer that computes a step once if consecutive ranks request the same step, with the same objects."""
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self.optimizer = optimizer
+        self._asked: tuple[Any, Vector, Vector, int | None, Fragment | None] = (None, None, None, None, None)
+        self._done: tuple[Any, Vector] = (None, None)
+
+    def initial(self) -> Any:
+        return self.optimizer.initial()
+
+    def step(self, memory: Any, weights: Vector, gradient: Vector, epoch: int, fragment: Fragment | None = None) -> tuple[Any, Vector]:
+        last_memory, last_weights, last_gradient, *last = self._asked
+        if gradient is not last_gradient or weights is not last_weights or memory is not last_memory or last != [epoch, fragment]:
+            self._asked = (memory, weights, gradient, epoch, fragment)
+            self._done = self.optimizer.step(memory, weights, gradient, epoch, *(() if fragment is None else (fragment,)))
+        return self._done
+
+
+def describe_standstill(processes: Sequence[RankProcess], collectives: PendingCollectives, *, leader: int) -> str:
+    """The effect and ranks for which each waiting rank waits."""
+    waiting = [process for process in processes if not process.done and not process.lost]
+    awaited = [_awaited(process.waits_for, process.rank, collectives, leader) for process in waiting[:MAX_NAMED]]
+    named = [f"rank {process.rank} waits {effect}" for process, effect in zip(waiting, awaited, strict=False)]
+    more = [f"and {len(waiting) - MAX_NAMED} more"] if len(waiting) > MAX_NAMED else []
+    return f"the simulation can make no progress: {'; '.join([*named, *more])}"
+
+
+def _awaited(effect: fx.Effect[object] | None, rank: int, collectives: PendingCollectives, leader: int) -> str:
+    """The effect for which this rank waits, and the missing ranks."""
+    if isinstance(effect, fx.Wait):
+        assert isinstance(effect.pending, Started)
+        return _awaited(effect.pending.effect, rank, collectives, leader)
+    if isinstance(effect, fx.Receive):
+        return "for a message from " + ("anyone" if effect.source is None else f"rank {effect.source}")
+    if isinstance(effect, fx.Commit):
+        return f"for the decision of rank {leader}"
+    missing = collectives.missing(type(effect), rank)
+    if not missing:
+        return f"in a {type(effect).__name__}"
+    names = ", ".join(map(str, missing[:MAX_NAMED])) + (f" and {len(missing) - MAX_NAMED} more" if len(missing) > MAX_NAMED else "")
+    return f"in a {type(effect).__name__} for rank{'s' if len(missing) > 1 else ''} {names}"

@@ -20,7 +20,7 @@ from hetsim.effects import Batch
 from hetsim.files.identity import identity_of
 from hetsim.pool import cores
 from hetsim.runtime.experiment import Experiment
-from hetsim.sim import automatic_gradients
+from hetsim.sim import parallel_gradients
 from hetsim.sim.backend import Simulator
 from hetsim.sim.gradient_batching import GradientBatcher
 from hetsim.sim.parallel_gradients import ParallelGradients
@@ -224,9 +224,9 @@ def test_auto_takes_several_processes_if_they_pay(pays: bool, monkeypatch: pytes
     """It begins with one, measures both, and stays with the faster; no number depends on that."""
     monkeypatch.setattr(cores, "free_cores", lambda: 2)
     monkeypatch.setattr("hetsim.sim.gradient_processes.free_cores", lambda: 2)
-    for name in ("BEGIN_SECONDS", "WINDOW_SECONDS", "LONG_WINDOW_SECONDS"):
-        monkeypatch.setattr(automatic_gradients, name, 0.0)
-    monkeypatch.setattr(automatic_gradients, "PAYS", 1e9 if pays else 0.0)
+    for name in ("BEGIN_SECONDS", "WINDOW_SECONDS"):
+        monkeypatch.setattr(parallel_gradients, name, 0.0)
+    monkeypatch.setattr(parallel_gradients, "PAYS", 1e9 if pays else 0.0)
     made = experiment("method=asgd", "workload=digits", "cluster=mixed8", budget={"epochs": 3})
     ended: list[int] = []
     dismiss = ParallelGradients._dismiss
@@ -237,6 +237,18 @@ def test_auto_takes_several_processes_if_they_pay(pays: bool, monkeypatch: pytes
 
     assert len(taken) == 1
     assert bool(ended) == (not pays)
+
+
+def test_auto_stays_with_one_process_in_a_short_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would take as long to fork."""
+    monkeypatch.setattr("hetsim.sim.gradient_processes.free_cores", lambda: 2)
+    monkeypatch.setattr(parallel_gradients, "BEGIN_SECONDS", 1e9)
+    monkeypatch.setattr(parallel_gradients, "WINDOW_SECONDS", 0.0)
+
+    with used(monkeypatch) as taken:
+        simulated(experiment("method=asgd", "workload=digits", "cluster=mixed8", budget={"epochs": 3}), "auto")
+
+    assert taken == []
 
 
 @dataclass

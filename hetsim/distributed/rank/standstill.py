@@ -1,4 +1,4 @@
-"""Detect that no rank of a run can continue, and report which ranks wait for which. `hetsim.sim.standstill` is its twin.
+"""Detect that no rank of a run can continue, and report which ranks wait for which. Twin of `describe_standstill` in `sim/world.py`.
 
 A thread of each process polls its rank's current wait. If the wait has not changed since the last poll, the thread writes it to the
 processes' store, and the leader's thread reads all ranks' entries. No rank can continue if every rank waits or has ended, every sent
