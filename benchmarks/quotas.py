@@ -106,7 +106,7 @@ def step() -> int:
 def busy(period: int, pause: float, share: float = 0.4, times: int = 20) -> tuple[float, float]:
     """The mean seconds of a step relative to its seconds of the processor over its share, and their standard deviation."""
     relative = []
-    with quota.Capped(share, period_seconds=period / 1e6):
+    with quota.CgroupCap(share, period_seconds=period / 1e6):
         for _ in range(times):
             began, before = time.monotonic(), time.thread_time()
             step()

@@ -14,8 +14,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from hetsim.distributed.communication.sums import Sums
-from hetsim.distributed.communication.transport import Transport
+from hetsim.distributed.communication.transport import Sums, Transport
 from hetsim.workloads.device import Device
 
 COPIES = ("aten.copy_.default", "aten._to_copy.default")

@@ -18,7 +18,7 @@ from hetsim.coordination.state import State
 from hetsim.distributed.communication.gloo import GlooTransport
 from hetsim.distributed.launch import local as launch
 from hetsim.distributed.pacing.padding import Pace
-from hetsim.distributed.rank.run import RankRun, prepared_by
+from hetsim.distributed.rank.run import FixedMembership, RankRun, prepared_by
 from hetsim.effects import Batch, Contribution
 from hetsim.runtime.experiment import Experiment
 from hetsim.runtime.rank import Checkpoint, RankState
@@ -122,8 +122,9 @@ def _part(experiment: Experiment, rank: int, pad: bool, checkpoint: Checkpoint |
     owned: list[RankState] = []
     with GlooTransport.connect(rank, experiment.num_ranks, store) as transport:
         run = RankRun(
-            prepared_by(transport, pace, experiment, task, optimizers, checkpoint=checkpoint), trace, transport=transport, pace=pace,
-            keep=owned.append, recorders=[committed := Committed()],
+            prepared_by(transport, pace, experiment, task, optimizers, checkpoint=checkpoint), trace,
+            membership=FixedMembership(transport, leader=experiment.leader), pace=pace, keep=owned.append,
+            recorders=[committed := Committed()],
         )  # fmt: skip
         run.run(store)
     profiled = experiment.coordination.allocation.repetitions and rank < experiment.num_workers and checkpoint is None

@@ -17,8 +17,8 @@ import hetsim
 from hetsim.config.build import build_experiment
 from hetsim.config.compose import composed
 from hetsim.config.resolved import resolved
-from hetsim.distributed import devices as placement
-from hetsim.distributed.devices import device_of
+from hetsim.distributed import backend as real_backend
+from hetsim.distributed.launch.participation import device_of
 from hetsim.distributed.rank.run import RankRun
 from hetsim.effects import Batch
 from hetsim.workloads import device as devices
@@ -177,7 +177,7 @@ def test_a_node_whose_device_is_missing_is_named_with_its_key(monkeypatch: pytes
     made = experiment("method=ssgd", "workload=quadratic", cluster=cluster(node(1.0), node(1.0, device="cuda")))
 
     with pytest.raises(ValueError, match=r"^node 1, in its row of cluster\.nodes: device=cuda: PyTorch finds .*: take device=cpu$"):
-        placement.check_devices(made)
+        real_backend.check_devices(made)
 
 
 @pytest.mark.parametrize("where", ["device=cuda", "backend=dist device=cuda", "backend=dist cluster.server.device=cuda:7", "device=cuda:1"])

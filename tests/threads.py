@@ -1,4 +1,4 @@
-"""A run whose ranks are threads of this process, over the fake transport that hetsim ships: no process, no network."""
+"""A run whose ranks are threads of this process, over a fake transport: no process, no network."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 from elsewhere import Elsewhere, SumsElsewhere
+from fake_transport import FakeNetwork
 
 from hetsim.distributed.communication.clock_alignment import Clocks
-from hetsim.distributed.communication.fake import FakeNetwork
 from hetsim.distributed.communication.reduction import Reduction
 from hetsim.distributed.communication.transport import Transport
 from hetsim.distributed.pacing.padding import Pace, clock
-from hetsim.distributed.rank.run import RankRun, prepared_by
+from hetsim.distributed.rank.run import FixedMembership, RankRun, prepared_by
 from hetsim.effects import PeerLost
 from hetsim.errors import RunFailed
 from hetsim.runtime.experiment import Experiment, Optimizers
@@ -123,9 +123,12 @@ def run_in_threads(
                 run = RankRun(
                     prepared_by(transport, pace, experiment, task, optimizers),
                     trace,
-                    transport=transport,
+                    membership=FixedMembership(
+                        transport,
+                        leader=experiment.leader,
+                        reduction=(_on_device if sums_on_devices else Reduction.by_gloo)(transport, task.device, reduction),
+                    ),
                     pace=pace,
-                    reduction=(_on_device if sums_on_devices else Reduction.by_gloo)(transport, task.device, reduction),
                     clocks=clocks,
                     keep=keep,
                     micro_batch=micro_batch,

@@ -12,7 +12,10 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 TRIPS = {
     "hetsim-compare, in results/": (("hetsim.cli.compare",), ("hetsim.results",)),
-    "a lost rank, in distributed/": (("hetsim.distributed.launch.supervision", "hetsim.distributed.rank.elastic"), ("hetsim.distributed",)),
+    "a lost rank, in distributed/": (
+        ("hetsim.distributed.launch.supervision", "hetsim.distributed.rank.surviving", "hetsim.distributed.rank.regrouping"),
+        ("hetsim.distributed",),
+    ),
     "a Team, in ddp/": (("hetsim.ddp.team",), ("hetsim.ddp",)),
     "a run's config, in config/, sweeps/ and trust/": (("hetsim.sweeps.job",), ("hetsim.config", "hetsim.sweeps", "hetsim.trust")),
     "hetsim.run, in api/, config/, sweeps/ and trust/": (

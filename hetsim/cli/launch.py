@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 from hetsim.cli.command import Parser, command
-from hetsim.distributed.rank.stopping import ENDED, LauncherStop
+from hetsim.distributed.launch.failure_report import ENDED, LauncherStop
 from hetsim.errors import RunFailed, RunStopped
 from hetsim.runtime.checkpointing import STOPPED
 from hetsim.runtime.output import outlive_readers

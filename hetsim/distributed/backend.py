@@ -8,15 +8,13 @@ from pathlib import Path
 from typing import Any, ClassVar, get_args
 
 from hetsim import checks
-from hetsim.distributed.devices import check_devices
-from hetsim.distributed.environment import is_launched, launched
-from hetsim.distributed.launch.interface import LOOPBACK, interface_to
+from hetsim.distributed.environment import LOOPBACK, NEEDS_ONE_CLOCK, Emulation, Settings, interface_to, is_launched, launched, local_ranks
 from hetsim.distributed.launch.local import launch
 from hetsim.distributed.membership.faults import check_faults
 from hetsim.distributed.pacing.cpu_quota import check_quotas
-from hetsim.distributed.settings import NEEDS_ONE_CLOCK, Emulation, Settings
 from hetsim.runtime.backend import Backend
 from hetsim.runtime.experiment import Experiment
+from hetsim.workloads.device import check_present
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,3 +135,17 @@ class Processes(Backend):
 
             return join(experiment, folder, config, self.settings, here)
         return launch(experiment, folder, config, self.settings, port=self.port)
+
+
+def check_devices(experiment: Experiment) -> None:
+    """Raise ValueError if this host lacks a rank's device."""
+    for rank in local_ranks(experiment.num_ranks):
+        if rank < experiment.num_ranks:
+            is_server = rank >= experiment.num_workers
+            own = experiment.cluster.end(rank).device
+            try:
+                check_present("cluster.server.device" if own is not None and is_server else "device", experiment.device_of(rank))
+            except ValueError as error:
+                if own is None or is_server:
+                    raise
+                raise ValueError(f"node {rank}, in its row of cluster.nodes: {error}") from None

@@ -1,4 +1,6 @@
-"""Read the launcher's settings for this process from environment variables or arguments. This module does not import torch.
+"""A process's place in a run: the launcher's settings in its environment variables, its network interface, and the keys of `backend`.
+
+This module does not import torch.
 
 Every launcher that sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT works: torchrun, hetsim-launch, a script under mpirun. SLURM's own
 variables count only in a step with several tasks, as from srun. A job's script, a shell from salloc, and a job of submitit are single
@@ -10,9 +12,12 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+import socket
+import struct
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 BY_HETSIM = "hetsim-launch"
 WATCH = "HETSIM_LAUNCH_WATCH"
@@ -83,13 +88,13 @@ class RankStart(NamedTuple):
     rank: int
     incarnation: int
     """The number of earlier starts of this rank."""
-    members: tuple[int, ...]
-    """The ranks that take part at the beginning of the run."""
+    absent: Mapping[int, float]
+    """The ranks that are absent at the run's begin or resume, and the begins of their absences in seconds of the run."""
     joins_at: float | None
     """The time at which this rank joins, in seconds of the run; None if it takes part from the beginning."""
     port: int
     """The port of the run's store, which the keeper hosts."""
-    elastic: bool
+    survives: bool
     """Whether the run survives the loss of a rank."""
     succession: bool = False
     """Whether the run survives the loss of its leader, because another rank then leads."""
@@ -118,6 +123,17 @@ def launched(variables: Mapping[str, str] = os.environ) -> Launched | None:
     if found.port > 65535:
         raise ValueError(f"MASTER_PORT must be at most 65535, not {found.port}")
     return found
+
+
+def local_ranks(num_ranks: int) -> Sequence[int]:
+    """The ranks of the run whose processes are on this host."""
+    here = launched()
+    if here is None:
+        return range(num_ranks)
+    if here.local_rank is None or here.local_size is None:
+        return [here.rank]
+    first = here.rank - here.local_rank
+    return range(first, first + here.local_size)
 
 
 def is_launched(variables: Mapping[str, str] = os.environ) -> bool:
@@ -224,3 +240,73 @@ def _slurms_local_size(variables: Mapping[str, str]) -> int | None:
     if (node := _whole(variables, number)) >= len(counts):
         raise ValueError(f"{number}={node} does not fit {name}={variables[name]}, of {len(counts)} hosts: correct or unset it")
     return counts[node]
+
+
+LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
+
+
+def interface_to(address: str, port: int) -> str:
+    """The interface that reaches this address. On the address's own host, the interface with it. Raises ValueError if there is none."""
+    try:
+        family, kind, _, _, target = socket.getaddrinfo(address, port, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(target)  # sends nothing: the system chooses a route, and with it an address of this host
+            own = str(probe.getsockname()[0])
+    except OSError as error:
+        raise ValueError(
+            f"MASTER_ADDR={address} cannot be reached ({error.strerror}): set it to an address of the host of rank 0"
+        ) from None
+    for _, name in socket.if_nameindex():
+        if own in (_ipv4(name), *_ipv6(name)):
+            return name
+    raise ValueError(f"the network interface with this host's address {own} was not found: set backend.interface to its name")
+
+
+def _ipv4(interface: str) -> str | None:
+    """The first IPv4 address of an interface; None if it has none, or the system does not report it as Linux does."""
+    if sys.platform != "linux":
+        return None
+    import fcntl
+
+    SIOCGIFADDR = 0x8915  # noqa: N806
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        try:
+            answer = fcntl.ioctl(any_socket, SIOCGIFADDR, struct.pack("256s", interface.encode()[:15]))
+        except OSError:
+            return None
+    return socket.inet_ntoa(answer[20:24])
+
+
+def _ipv6(interface: str) -> list[str]:
+    """The IPv6 addresses of an interface."""
+    try:
+        with open("/proc/net/if_inet6") as lines:
+            rows = [line.split() for line in lines]
+    except OSError:
+        return []
+    return [socket.inet_ntop(socket.AF_INET6, bytes.fromhex(row[0])) for row in rows if row[-1] == interface]
+
+
+Emulation = Literal["pad", "quota", "none"]
+
+NEEDS_ONE_CLOCK = "backend.emulate=pad needs one clock, so all processes on one host: use backend.emulate=none across hosts"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The keys of `backend`, with nulls resolved."""
+
+    interface: str
+    """The network interface that gloo binds to."""
+    emulate: Emulation
+    """pad: results are held until they are due. quota: each worker gets its share of a core. none: neither."""
+    reduction: str = "ordered"
+    """The order of sums in an all-reduce: "ordered" by rank, as in the simulator, or "native", as in the library."""
+    micro_batch: int | None = None
+    """The maximum number of a gradient's samples between two checks whether it is given up; None: it is computed to its end."""
+    heartbeat_seconds: float = 0.5
+    """The interval of a rank's heartbeats."""
+    lost_after_seconds: float = 10.0
+    """The time without a heartbeat after which a rank counts as lost."""
+    one_host: bool = True
+    """Whether all processes are known to share a host and its clock. If not, they find out."""

@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 import torch
+from fake_transport import FakeNetwork
 from methods import num_given_up
 from test_padding import BEGAN, Clock, asked, clock, driver
 from threads import run_in_threads
 from worlds import NO_NETWORK, cluster, experiment, node, simulate
 
-from hetsim.distributed.communication.fake import FakeNetwork
 from hetsim.distributed.communication.mailbox import Mailbox
-from hetsim.distributed.pacing.padding import Lateness, Pace
-from hetsim.distributed.rank.attempts import divided
+from hetsim.distributed.pacing.padding import LateResults, Pace
 from hetsim.effects import Attempt, Batch
 from hetsim.vector import Phantom
+from hetsim.workloads.task import divided
 
 __all__ = ["clock"]
 
@@ -62,7 +62,7 @@ def test_what_nobody_stops_is_a_gradient(clock: Clock) -> None:
 
     assert (computed.seconds, computed.samples, end) == (1.5, 4, 1.5)
     assert spent(rank) == (1, 4, 1.5)
-    assert rank.pace.kinds == {"gradient": Lateness(1, 0, 0.0)}
+    assert rank.pace.kinds == {"gradient": LateResults(1, 0, 0.0)}
     assert rank.state.version == 7
 
 
@@ -89,7 +89,7 @@ def test_a_late_result_is_given_up_for_what_was_due_before_its_described_end_alo
     computed, end, rank = attempted(clock, 2.0, takes=4.0)
 
     assert (stopped, at) == (None, 1.0)
-    assert (computed.seconds, end, rank.pace.kinds) == (4.0, 4.0, {"gradient": Lateness(1, 1, 2.5)})
+    assert (computed.seconds, end, rank.pace.kinds) == (4.0, 4.0, {"gradient": LateResults(1, 1, 2.5)})
 
 
 @pytest.mark.parametrize("emulate", ["pad", "none"])

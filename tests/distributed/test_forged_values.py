@@ -22,17 +22,16 @@ from running import wait_for
 from test_hosts import Counting, call
 from threads import Board
 
-from hetsim.distributed.launch.announcement import ANNOUNCED, LOST, announce, announced, on_leaders_clock, run_store
 from hetsim.distributed.launch.call import MAX_PROCESSES, agree
 from hetsim.distributed.launch.host_exchange import Hosts
 from hetsim.distributed.launch.host_keeper import HostKeeper
 from hetsim.distributed.launch.host_losses import StoreToKeeper, end_key, gone_key, told_key
-from hetsim.distributed.membership.keeper import BEGAN, OVER, VOID, Keeper, SurvivingRun, View, began_key, go_key, view_key
-from hetsim.distributed.membership.membership import SAVED, Membership
-from hetsim.distributed.membership.peers import of_peer
-from hetsim.distributed.rank.joining import ServedRun
-from hetsim.distributed.rank.regrouping import RegroupingRun
+from hetsim.distributed.launch.store import ANNOUNCED, LOST, announce, announced, on_leaders_clock, run_store
+from hetsim.distributed.membership.keeper import BEGAN, OVER, VOID, Keeper, SurvivingRun, View, began_key, go_key, of_peer, view_key
+from hetsim.distributed.membership.keeper_client import SAVED, KeeperClient
+from hetsim.distributed.rank.regrouping import RegroupingMembership
 from hetsim.distributed.rank.standstill import StandstillWatch
+from hetsim.distributed.rank.surviving import ServedMembership
 from hetsim.errors import RunFailed, RunOver
 from hetsim.runtime.checkpointing import StopRequest
 
@@ -68,7 +67,7 @@ KEYS: dict[str, tuple[str, Callable[[Any], object]]] = {
     "a report of a launcher": (told_key(0, 0), heard_by_keeper),
     "processes to end": (end_key(0), lambda store: [*StoreToKeeper(0, [0], lambda: store, StopRequest()).reports()]),
     "a launcher that is gone": (gone_key(0), lambda store: [*StoreToKeeper(0, [0], lambda: store, StopRequest()).reports()]),
-    "the newest checkpoint": (SAVED, lambda store: Membership.newest_saved(SimpleNamespace(_store=store))),
+    "the newest checkpoint": (SAVED, lambda store: KeeperClient.newest_saved(SimpleNamespace(_store=store))),
     "what a rank waits for": ("waiting/0", lambda store: StandstillWatch(store, 0, lambda: [0], lambda: None, None, leads=bool)._read()),
     "a view": (view_key(1), lambda store: of_peer(store, view_key(1), View.of_entries)),
 }
@@ -147,14 +146,15 @@ def test_a_leader_whose_program_goes_on_believes_nobody_that_the_run_is_over() -
     def over(*_: object, **__: object) -> None:
         raise RunOver
 
-    here: Any = SimpleNamespace(view=SimpleNamespace(over=True))
-    leader: Any = SimpleNamespace(membership=here, record=SimpleNamespace(leads=True), _program=lambda _: None)
+    client = SimpleNamespace(view=SimpleNamespace(over=True))
+    membership: Any = SimpleNamespace(client=client, _first_state=lambda _: None, _program=lambda *_: None)
+    leader: Any = SimpleNamespace(record=SimpleNamespace(leads=True))
     world: Any = SimpleNamespace(run=over)
 
     with pytest.raises(RunFailed, match="another process said that the run is over"):
-        RegroupingRun._run(leader, world, None)
+        RegroupingMembership.run(membership, leader, world)
     leader.record.leads = False
-    RegroupingRun._run(leader, world, None)
+    RegroupingMembership.run(membership, leader, world)
 
 
 @pytest.mark.parametrize(("leads", "has_told", "over"), [*product([True, False], repeat=3)])
@@ -162,12 +162,11 @@ def test_a_server_whose_program_goes_on_believes_nobody_that_the_run_is_over(lea
     """Others would wait for each other, as the keeper of a run that is over watches nobody."""
     failed: list[Exception] = []
     follow = SimpleNamespace(follow=lambda *_: None, served=[0])
-    server: Any = SimpleNamespace(
-        membership=SimpleNamespace(has_told_over=has_told), record=SimpleNamespace(leads=leads), _connections=follow
-    )
+    membership: Any = SimpleNamespace(client=SimpleNamespace(has_told_over=has_told), _connections=follow)
+    server: Any = SimpleNamespace(record=SimpleNamespace(leads=leads))
     world: Any = SimpleNamespace(mailbox=SimpleNamespace(fail=failed.append), transport=None)
 
-    ServedRun._changed(server, world, View(1, {0: 0}, over=over))
+    ServedMembership._change(membership, View(1, {0: 0}, over=over), server, world)
 
     assert list(map(str, failed)) == ["another process said that the run is over before it was: the run is lost"] * (
         leads and over and not has_told

@@ -17,9 +17,7 @@ from worlds import exit_status
 
 import hetsim
 from hetsim.cli import main
-from hetsim.distributed.environment import WATCH, Launched, check_alone, first_rank, is_launched, launched
-from hetsim.distributed.launch import interface
-from hetsim.distributed.launch.interface import LOOPBACK, interface_to
+from hetsim.distributed.environment import LOOPBACK, WATCH, Launched, check_alone, first_rank, interface_to, is_launched, launched
 from hetsim.errors import RunFailed
 
 PLAIN = {"RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "10.0.0.7", "MASTER_PORT": "29500"}
@@ -201,7 +199,7 @@ def test_the_interface_is_the_one_that_reaches_the_others(monkeypatch: pytest.Mo
         interface_to("no.such.host.invalid", 29500)
     monkeypatch.setattr(socket, "if_nameindex", list)
     with pytest.raises(ValueError, match=r"was not found: set backend\.interface to its name"):
-        interface.interface_to("127.0.0.1", 29500)
+        interface_to("127.0.0.1", 29500)
 
 
 def run(folder: Path, *typed: str, variables: list[dict[str, str]]) -> list[tuple[int, str]]:

@@ -15,6 +15,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from elsewhere import Elsewhere
+from fake_transport import FakeNetwork
 from processes import forking
 from running import wait_for
 from threads import run_in_threads
@@ -24,14 +25,12 @@ from hetsim.coordination.base import Coordination
 from hetsim.coordination.plan import Plan
 from hetsim.coordination.state import State
 from hetsim.distributed.communication import reduction
-from hetsim.distributed.communication.fake import FakeNetwork
 from hetsim.distributed.communication.gloo import GlooTransport
 from hetsim.distributed.communication.mailbox import Mailbox
-from hetsim.distributed.communication.nccl_watch import PeerWatch
-from hetsim.distributed.communication.reduction import connected
-from hetsim.distributed.devices import reducing_library, shared_gpu_warnings
+from hetsim.distributed.communication.reduction import PeerWatch, connected, reducing_library
 from hetsim.distributed.launch import local as launch
 from hetsim.distributed.pacing.padding import Pace, clock
+from hetsim.distributed.rank.results import shared_gpu_warnings
 from hetsim.distributed.rank.run import RankRun
 from hetsim.effects import AllReduce, Commit, Node, PeerLost, Program, Start, Wait
 from hetsim.errors import RunFailed
@@ -247,6 +246,9 @@ def test_a_group_that_nccl_cannot_make_is_one_sentence(alone: GlooTransport) -> 
 
 class GlooForNCCL:
     """torch.distributed as the module sees it, with groups of gloo's in place of NCCL's."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(dist, name)
 
     def destroy_process_group(self, group: Any) -> None:
         """Leave it."""

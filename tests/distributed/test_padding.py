@@ -12,25 +12,22 @@ from typing import Any
 
 import pytest
 import torch
+from fake_transport import FakeNetwork
 from worlds import cluster, experiment, node
 
 from hetsim.checkpoints.saver import NoSaver
 from hetsim.cluster.model import Cluster
+from hetsim.distributed.communication.channel import Arrival
 from hetsim.distributed.communication.clock_alignment import Clocks
-from hetsim.distributed.communication.fake import FakeNetwork
 from hetsim.distributed.communication.mailbox import Mailbox
 from hetsim.distributed.communication.reduction import Reduction
-from hetsim.distributed.communication.wire import Arrival
-from hetsim.distributed.pacing import link_emulator
+from hetsim.distributed.environment import Emulation
 from hetsim.distributed.pacing import padding as pace
-from hetsim.distributed.pacing.link_emulator import PREFIX, LinkEmulator, remove_leftovers
-from hetsim.distributed.pacing.padding import Lateness, Pace
-from hetsim.distributed.pacing.shared_links import SharedLinks
+from hetsim.distributed.pacing import shared_links
+from hetsim.distributed.pacing.padding import LateResults, Pace
+from hetsim.distributed.pacing.shared_links import PREFIX, LinkEmulator, SharedLinks, remove_leftovers
 from hetsim.distributed.rank.checkpointing import Saving
-from hetsim.distributed.rank.parts import RankParts
-from hetsim.distributed.rank.turn import SECOND, StartedEffect, Turn
-from hetsim.distributed.rank.world import ProcessWorld
-from hetsim.distributed.settings import Emulation
+from hetsim.distributed.rank.world import SECOND, ProcessWorld, RankParts, StartedEffect, Turn
 from hetsim.effects import AllReduce, Batch, Commit, Effect, Gradient, GradientSum, PeerLost, Program, Receive, Send, Start, Update, Wait
 from hetsim.errors import RunFailed
 from hetsim.results.reading.intervals import first_intervals
@@ -149,7 +146,7 @@ def test_what_is_early_ends_when_it_is_due(clock: Clock) -> None:
 
     assert (computed.seconds, end, stepped) == (1.5, BEGAN + 1.5, BEGAN + 2.5)
     assert clock.now == pytest.approx(BEGAN + 2.6)
-    assert rank.pace.kinds == {"gradient": Lateness(1, 0, 0.0), "update": Lateness(1, 0, 0.0)}
+    assert rank.pace.kinds == {"gradient": LateResults(1, 0, 0.0), "update": LateResults(1, 0, 0.0)}
 
 
 def test_what_is_late_ends_when_it_is_there_and_is_counted(clock: Clock) -> None:
@@ -159,7 +156,7 @@ def test_what_is_late_ends_when_it_is_there_and_is_counted(clock: Clock) -> None
     computed, end = asked(rank, Gradient(at=Phantom(8), batch=Batch(0, 4), version=0), BEGAN)
 
     assert (computed.seconds, end) == (4.0, BEGAN + 4.0)
-    assert rank.pace.kinds == {"gradient": Lateness(1, 1, 2.5)}
+    assert rank.pace.kinds == {"gradient": LateResults(1, 1, 2.5)}
     assert (rank.metrics.activity[0].iterations, rank.metrics.activity[0].compute_seconds) == (1, 4.0)
 
 
@@ -184,8 +181,8 @@ def test_under_quotas_late_gradients_and_updates_are_counted_and_nothing_is_held
         assert asked(rank, Update(at=Phantom(8), gradient=Phantom(8)), end)[1] == clock.now
         rank.pace.due("message", 0.0, 1.0)
 
-    assert early.pace.kinds == {"gradient": Lateness(1, 0, 0.0), "update": Lateness(1, 0, 0.0)}
-    assert late.pace.kinds == {"gradient": Lateness(1, 1, 2.5), "update": Lateness(1, 1, 3.0)}
+    assert early.pace.kinds == {"gradient": LateResults(1, 0, 0.0), "update": LateResults(1, 0, 0.0)}
+    assert late.pace.kinds == {"gradient": LateResults(1, 1, 2.5), "update": LateResults(1, 1, 3.0)}
 
 
 @pytest.mark.usefixtures("clock")
@@ -298,7 +295,7 @@ def test_messages_are_delivered_in_the_order_in_which_they_are_due(clock: Clock)
 def test_a_late_message_is_due_when_it_came(clock: Clock) -> None:
     """And is counted; without padding every message is due when it came, and none is late."""
     clock.now = BEGAN + 5
-    for pad, counted in ((True, {"message": Lateness(1, 1, 3.0)}), (False, {})):
+    for pad, counted in ((True, {"message": LateResults(1, 1, 3.0)}), (False, {})):
         post = room(pad, clock=clock)
         post.arrive(0, {"sent_at": 0.0}, Phantom(2))
 
@@ -364,7 +361,7 @@ def test_messages_to_the_server_are_due_when_their_shared_transfers_end(clock: C
     assert [message.source for message in messages] == [0, 1]
     assert [message.due_at - BEGAN for message in messages] == pytest.approx([2.10, 2.14])
     assert [message.sent_at - BEGAN for message in messages] == pytest.approx([0.0, 0.02])
-    assert server.pace.kinds == {"message": Lateness(2, 0, 0.0)}
+    assert server.pace.kinds == {"message": LateResults(2, 0, 0.0)}
 
 
 def test_messages_to_workers_share_the_server_s_link(clock: Clock, rooms: list[Mailbox]) -> None:
@@ -463,17 +460,17 @@ def test_only_files_of_dead_runs_are_removed(tmp_path: Path) -> None:
 
 def test_a_file_that_was_made_meanwhile_is_not_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another process has removed the leftover, and a run has made its own file before this process locks what it has opened."""
-    path, lock = tmp_path / f"{PREFIX}{os.getuid()}-1", link_emulator.fcntl.flock
+    path, lock = tmp_path / f"{PREFIX}{os.getuid()}-1", shared_links.fcntl.flock
     path.touch()
     made: list[LinkEmulator] = []
 
     def late(file: Any, how: int) -> None:
-        monkeypatch.setattr(link_emulator.fcntl, "flock", lock)
+        monkeypatch.setattr(shared_links.fcntl, "flock", lock)
         path.unlink()
         made.append(LinkEmulator(SharedLinks(narrow(), seed=0), path, rank=0))
         lock(file, how)
 
-    monkeypatch.setattr(link_emulator.fcntl, "flock", late)
+    monkeypatch.setattr(shared_links.fcntl, "flock", late)
     remove_leftovers(tmp_path)
 
     assert path.exists()

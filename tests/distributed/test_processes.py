@@ -26,7 +26,7 @@ from hetsim.coordination.base import Coordination
 from hetsim.coordination.plan import Plan
 from hetsim.coordination.state import State
 from hetsim.distributed import Processes
-from hetsim.distributed.communication.wire import decoded, encoded
+from hetsim.distributed.communication.channel import decoded, encoded
 from hetsim.distributed.environment import wait_less_for_names
 from hetsim.effects import AllReduce, Batch, Commit, Gather, Gradient, Node, Now, Program, Start, Wait
 from hetsim.errors import RunFailed

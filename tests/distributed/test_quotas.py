@@ -20,12 +20,21 @@ from running import family, hetsim, oldest_first, started, wait_for
 from worlds import cluster, experiment, node
 
 from hetsim.distributed import Processes
-from hetsim.distributed.environment import WATCH
+from hetsim.distributed.environment import WATCH, Settings
 from hetsim.distributed.launch.call import Call
 from hetsim.distributed.launch.host import started as started_by_launcher
-from hetsim.distributed.pacing.cgroups import CpuCgroupV1, CpuCgroupV2, own_cgroup
-from hetsim.distributed.pacing.cpu_quota import PREFIX, Capped, Uncapped, cap_of, check_quotas, quota_warnings, remove_leftovers
-from hetsim.distributed.settings import Settings
+from hetsim.distributed.pacing.cpu_quota import (
+    PREFIX,
+    CgroupCap,
+    CpuCap,
+    CpuCgroupV1,
+    CpuCgroupV2,
+    cap_of,
+    check_quotas,
+    own_cgroup,
+    quota_warnings,
+    remove_leftovers,
+)
 
 HERE = str(threading.get_native_id())
 MINE = f"{PREFIX}{os.getpid()}"
@@ -80,7 +89,7 @@ def test_a_capped_thread_is_in_a_group_of_its_own(
     """Below the one where it was, named after the process; outside while the cap is lifted, and for good after the block."""
     inner = fake(tmp_path, version)
 
-    with Capped(0.3, tmp_path) as cap:
+    with CgroupCap(0.3, tmp_path) as cap:
         assert cap.group == inner / MINE
         assert contents(cap.group) == {**group, threads: HERE}
         assert contents(inner) == above
@@ -100,7 +109,7 @@ def test_a_small_share_has_a_longer_period(share: float, files: tuple[str, str],
     """Linux grants at least a millisecond in a period."""
     fake(tmp_path, V1)
 
-    with Capped(share, tmp_path) as cap:
+    with CgroupCap(share, tmp_path) as cap:
         assert tuple((cap.group / name).read_text() for name in ("cpu.cfs_quota_us", "cpu.cfs_period_us")) == files
 
 
@@ -127,7 +136,7 @@ def test_what_cannot_be_capped_is_as_it_was(tmp_path: Path, monkeypatch: pytest.
     inner = fake(tmp_path, V1)
     monkeypatch.setattr(CpuCgroupV1, "enter", lambda *_: (_ for _ in ()).throw(PermissionError(1, "Operation not permitted", "tasks")))
 
-    with pytest.raises(PermissionError), Capped(0.5, tmp_path):
+    with pytest.raises(PermissionError), CgroupCap(0.5, tmp_path):
         pytest.fail("it did enter")
 
     assert list(inner.iterdir()) == []
@@ -154,10 +163,10 @@ def test_each_worker_has_the_cap_of_its_node() -> None:
 
     caps = [cap_of(made, quota, rank) for rank in range(3)]
 
-    assert [type(cap) for cap in caps] == [Capped, Uncapped, Uncapped]
-    assert isinstance(caps[0], Capped)
+    assert [type(cap) for cap in caps] == [CgroupCap, CpuCap, CpuCap]
+    assert isinstance(caps[0], CgroupCap)
     assert caps[0].share == 0.5
-    assert type(cap_of(made, Settings(interface="lo", emulate="pad"), 0)) is Uncapped
+    assert type(cap_of(made, Settings(interface="lo", emulate="pad"), 0)) is CpuCap
 
 
 def test_what_cannot_be_emulated_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,9 +258,9 @@ def test_a_thread_and_those_that_it_starts_are_capped_together() -> None:
         return found[0]
 
     outside = own_cgroup().path
-    with Capped(0.5) as cap:
+    with CgroupCap(0.5) as cap:
         assert own_cgroup().path == outside / MINE
-        assert name_of(Uncapped()) == MINE
+        assert name_of(CpuCap()) == MINE
         assert name_of(cap.lifted()) == outside.name
     assert own_cgroup().path == outside
     assert os.getpid() not in groups()
@@ -262,8 +271,8 @@ def test_a_thread_and_those_that_it_starts_are_capped_together() -> None:
 @pytest.mark.usefixtures("permitted")
 def test_a_group_that_a_dead_process_left_is_removed_at_the_next_start() -> None:
     """Killed by -9, nobody could do it."""
-    imports = "import os, signal\nfrom hetsim.distributed.pacing.cpu_quota import Capped\n"
-    script = imports + "Capped(0.5).__enter__()\nos.kill(os.getpid(), signal.SIGKILL)"
+    imports = "import os, signal\nfrom hetsim.distributed.pacing.cpu_quota import CgroupCap\n"
+    script = imports + "CgroupCap(0.5).__enter__()\nos.kill(os.getpid(), signal.SIGKILL)"
     process = subprocess.Popen([sys.executable, "-c", script])
     process.wait()
     assert process.pid in groups()
@@ -275,9 +284,9 @@ def test_a_group_that_a_dead_process_left_is_removed_at_the_next_start() -> None
 
 FOLLOWS = """import sys, time
 from hetsim.distributed.rank.cleanup import follow_launcher
-from hetsim.distributed.pacing.cpu_quota import Capped
+from hetsim.distributed.pacing.cpu_quota import CgroupCap
 follow_launcher()
-Capped(0.5).__enter__()
+CgroupCap(0.5).__enter__()
 print("capped", flush=True)
 time.sleep(60)"""
 

@@ -17,7 +17,7 @@ from hetsim.coordination.base import Coordination
 from hetsim.coordination.parameter_server import ParameterServer
 from hetsim.coordination.plan import Plan
 from hetsim.coordination.state import State
-from hetsim.distributed.pacing.cpu_quota import Uncapped
+from hetsim.distributed.pacing.cpu_quota import CpuCap
 from hetsim.distributed.rank import standstill
 from hetsim.distributed.rank.results import collect_results, send_results
 from hetsim.distributed.rank.run import RankRun
@@ -337,9 +337,9 @@ def test_ranks_hand_in_bytes_and_the_leader_has_what_all_did() -> None:
 
     def finish(run: RankRun) -> None:
         if not run.record.leads:
-            send_results(run, Uncapped())
+            send_results(run, CpuCap())
         else:
-            results = collect_results(run, run.trace, Uncapped())
+            results = collect_results(run, run.trace, CpuCap())
             lateness.update(results.lateness)
             devices.extend(results.devices)
 

@@ -25,7 +25,7 @@ from worlds import tiles
 from hetsim.checkpoints import saver
 from hetsim.distributed import Processes
 from hetsim.distributed.launch import participation
-from hetsim.distributed.rank.succession import LAG
+from hetsim.distributed.rank.regrouping import LAG
 from hetsim.distributed.rank.world import ProcessWorld
 from hetsim.effects import Batch, Contribution
 from hetsim.errors import RunFailed

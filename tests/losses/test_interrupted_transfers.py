@@ -16,7 +16,7 @@ import torch.distributed as dist
 from processes import forking
 
 from hetsim.checkpoints.file import packed, unpacked
-from hetsim.distributed.communication.gloo import Group
+from hetsim.distributed.communication.gloo import GlooGroup
 from hetsim.effects import PeerLost
 
 pytestmark = pytest.mark.slow
@@ -28,7 +28,7 @@ SOON, LATER = 0.7, 1.5
 OPPOSITE = {"send": "receive", "receive": "send", "send_state": "receive_state", "receive_state": "send_state"}
 
 
-def operate(what: str, group: Group, vector: torch.Tensor, other: int) -> None:
+def operate(what: str, group: GlooGroup, vector: torch.Tensor, other: int) -> None:
     """The operation of this name, with the other rank."""
     if what == "send":
         group.send_bytes([vector.numpy().tobytes()], other)
@@ -50,7 +50,7 @@ def operate(what: str, group: Group, vector: torch.Tensor, other: int) -> None:
 
 def _run(rank: int, what: str, port: int, how: str, pipe: Any) -> None:
     store = dist.TCPStore("127.0.0.1", port, is_master=rank == 0, wait_for_workers=False)  # type: ignore[attr-defined]
-    group = Group.form(store, "group", rank=rank, members=[0, 1])
+    group = GlooGroup.form(store, "group", rank=rank, members=[0, 1])
     vector = torch.zeros(SIZE)
     begun = time.monotonic()
     group.control.barrier()

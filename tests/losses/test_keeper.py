@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+from fake_transport import FakeNetwork
 
-from hetsim.distributed.communication.fake import FakeNetwork
 from hetsim.distributed.communication.mailbox import Mailbox
 from hetsim.distributed.membership.keeper import (
     BEGAN,

@@ -18,14 +18,13 @@ from running import wait_for
 from test_launched_losses import SECONDS, Hosts, hosts  # noqa: F401
 from threads import Board
 
-from hetsim.distributed.launch.announcement import LOST, announce, run_store
-from hetsim.distributed.launch.failure_report import Failure
+from hetsim.distributed.launch.failure_report import ENDED, Failure
 from hetsim.distributed.launch.host_keeper import HostKeeper
 from hetsim.distributed.launch.host_losses import CommandRank, StoreToKeeper, end_key, told_key
 from hetsim.distributed.launch.participation import wait_for_all
+from hetsim.distributed.launch.store import LOST, announce, run_store
 from hetsim.distributed.launch.supervision import BEGIN_SECONDS, Supervision
 from hetsim.distributed.membership.keeper import BEGAN, SurvivingRun, View, began_key, failed_key, view_key
-from hetsim.distributed.rank.stopping import ENDED
 from hetsim.errors import RunFailed
 from hetsim.runtime.checkpointing import STOPPED, StopRequest
 

@@ -20,7 +20,7 @@ import hetsim
 from hetsim.checkpoints.file import read
 from hetsim.checkpoints.folder import newest
 from hetsim.checkpoints.resume import load
-from hetsim.distributed.membership.faults import Schedule, check_faults
+from hetsim.distributed.membership.faults import FaultSchedule, check_faults
 from hetsim.errors import RunFailed, RunStopped
 from hetsim.files.folder import FILES
 from hetsim.runtime.checkpointing import STOPPED, Checkpointing
@@ -159,7 +159,7 @@ def test_a_resumed_run_has_the_faults_that_it_has_not_had(began: float, joins: d
     ]  # fmt: skip
     described = experiment("method=asgd", "workload=phantom", cluster={**cluster(node(1.0, count=3)), "faults": {"schedule": schedule}})
 
-    its = Schedule(described, began=began)
+    its = FaultSchedule(described, began=began)
 
     assert its.joins == joins
     assert {rank: (0.0, 0.5, None, 3.0).index(since) for rank, since in its.absent.items()} == {

@@ -18,9 +18,9 @@ from worlds import node, tiles
 
 from hetsim.checkpoints.folder import newest
 from hetsim.distributed.membership.keeper import OVER, STOP
-from hetsim.distributed.membership.losses import Ledger
-from hetsim.distributed.rank.stopping import StopWatch
-from hetsim.distributed.rank.succession import LAG, Rows, Succession, Told
+from hetsim.distributed.membership.keeper_client import Ledger
+from hetsim.distributed.rank.checkpointing import StopWatch
+from hetsim.distributed.rank.regrouping import LAG, RecordedCommit, Succession, VersionRows
 from hetsim.errors import RunFailed, RunStopped
 from hetsim.files.folder import FILES
 from hetsim.runtime.checkpointing import Checkpointing, StopRequest
@@ -176,7 +176,7 @@ class Copied:
             parts=SimpleNamespace(leader=0), saving=SimpleNamespace(saver=SimpleNamespace(newest=None)),
             record=SimpleNamespace(leads=False, history=self), prepared=SimpleNamespace(checkpoint=Checkpoint(state=cast(Any, None))),
         )  # fmt: skip
-        self.its = Succession(cast(Any, run), Rows("none"), absent={}, ledger=Ledger([0, 1]), take_over=lambda _: None)
+        self.its = Succession(cast(Any, run), VersionRows("none"), ledger=Ledger([0, 1]), take_over=lambda _: None)
 
     def commit(self, seconds: float, _: int, state: Any, __: Any) -> bool:
         self.last = state
@@ -190,7 +190,7 @@ class Copied:
         self.its.rows.part.__exit__()
 
     def commits(self, version: int, seconds: float) -> None:
-        self.its.commits(Told(seconds, cast(Any, SimpleNamespace(version=version)), ()))
+        self.its.commits(RecordedCommit(seconds, cast(Any, SimpleNamespace(version=version)), ()))
 
 
 def test_a_copy_holds_no_version_that_others_go_back_behind() -> None:
@@ -215,9 +215,9 @@ def test_who_lacks_the_last_versions_is_told_them_and_who_lacks_more_gets_a_copy
         for version in (1, 2, 3, 4, 5):
             leader.commits(version, 1.0 * version)
 
-        told, versions = leader.its.record_for((2.0, 3.0))
+        kind, versions = leader.its.record_for((2.0, 3.0))
 
-        assert (told, [one.state.version for one in versions]) == ("told", [4, 5])
+        assert (kind, [one.state.version for one in versions]) == ("commits", [4, 5])
         with pytest.raises(AttributeError, match="progress"):  # which a copy begins with
             leader.its.record_for((0.0, 1.0))
 

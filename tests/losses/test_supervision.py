@@ -14,7 +14,7 @@ from test_losses import small
 from hetsim.distributed.launch import supervision
 from hetsim.distributed.launch.local import ForkedRank, PipeToKeeper, outcome
 from hetsim.distributed.launch.supervision import Supervision
-from hetsim.distributed.membership.faults import Schedule, surviving_run
+from hetsim.distributed.membership.faults import FaultSchedule, surviving_run
 from hetsim.distributed.membership.keeper import BEGAN
 from hetsim.errors import RunFailed
 
@@ -32,8 +32,8 @@ def supervised(*, told_after: float | None, ended_first: bool = False) -> tuple[
     ranks = [ForkedRank(rank=rank, process=process, pipe=ours) for rank, (ours, _) in ends.items()]
     ours, keepers = Pipe()
     its = small("server")
-    schedule = Schedule(its)
-    keeper = PipeToKeeper(ours, surviving_run(its, schedule, elastic=True, lost_after=30.0), schedule)
+    schedule = FaultSchedule(its)
+    keeper = PipeToKeeper(ours, surviving_run(its, schedule, survives=True, lost_after=30.0), schedule)
     followed = Supervision(ranks, keeper, start=lambda *_: pytest.fail("nothing is to be started"))
     heard: list[Any] = []
     ended = threading.Event()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import time  # noqa: TID251  the length of a tick is read, and no clock
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -30,8 +32,10 @@ from hetsim.config.methods import shipped
 from hetsim.config.start import check_download
 from hetsim.coordination.plan import Plan
 from hetsim.distributed.backend import Processes
-from hetsim.distributed.communication.machine import facts
+from hetsim.distributed.communication.clock_alignment import clock_id
 from hetsim.distributed.environment import is_launched
+from hetsim.distributed.pacing.cpu_quota import own_quota
+from hetsim.distributed.pacing.padding import realtime_priority
 from hetsim.files.temporary import temporary_folder
 from hetsim.files.writing import write_text
 from hetsim.runtime.budget import Budget
@@ -212,3 +216,19 @@ def duration(num_workers: int, seconds: float, kinds: Sequence[type[Measurement]
     phases = {AmongWorkers: gradients + 3, AroundServer: twice * gradients + 5 + shares_links, UncappedWorkers: gradients + 1}
     total = sum(phases[kind] for kind in kinds) * seconds + 10 * len(kinds)
     return f"hetsim-calibrate: {num_workers} workers, about {total / 60:.1f} minutes, or more where a batch takes seconds"
+
+
+def facts() -> list[float]:
+    """Facts about this process as numbers.
+
+    These are a number for its machine, its usable cores, share and period in seconds of its cgroup's quota, seconds of a tick, and whether
+    threads get real-time priority. Share and period are 0 without a quota. The tick is 0 if it is unknown.
+    """
+    coarse = getattr(time, "CLOCK_MONOTONIC_COARSE", 6)  # Linux's number; its steps are the system's ticks
+    try:
+        tick = time.clock_getres(coarse)
+    except OSError:
+        tick = 0.0
+    with realtime_priority():
+        real_time = os.sched_getscheduler(0) != os.SCHED_OTHER
+    return [clock_id(), float(len(os.sched_getaffinity(0))), *own_quota(), tick, float(real_time)]

@@ -1,4 +1,4 @@
-"""Messages to and from one peer, in order, over a transport.
+"""Messages to and from one peer, in order, over a transport: a header of fixed size, and the payload after it.
 
 A payload of an unusual size is received after its header, because its size is unknown before. This takes a message back to the sender,
 and wakes up three more threads than a payload of the usual size. For 84 kB, a message between processes took 332 µs in this way,
@@ -7,26 +7,96 @@ and 180 µs with two tags (medians of two runs of 800 each, two cores).
 
 from __future__ import annotations
 
+import json
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 from queue import SimpleQueue
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from hetsim.distributed.communication.transport import Transport
-from hetsim.distributed.communication.wire import HEADER_BYTES, decoded, encoded
+from hetsim.distributed.pacing.shared_links import Transfer
+from hetsim.effects import Batch, Message
 from hetsim.vector import Phantom, nbytes
 from hetsim.workloads.device import Device
+
+HEADER_BYTES = 512
+"""Size of every encoded header."""
+
+
+class Expected(NamedTuple):
+    """The payload that a header announces: tensor type and number of entries, or a phantom's bytes and bytes per entry."""
+
+    kind: str
+    size: int
+    itemsize: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        """The number of bytes to receive."""
+        return self.size if self.kind == "phantom" else self.size * self._dtype.itemsize
+
+    def of(self, content: torch.Tensor) -> Any:
+        """The payload from these bytes."""
+        return Phantom(self.size, self.itemsize) if self.kind == "phantom" else content.view(self._dtype)
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        return getattr(torch, self.kind)  # type: ignore[no-any-return]
+
+
+class Arrival(Message):
+    """An arrived message, with its times of sending and of being due, in seconds of the host's clock."""
+
+    __slots__ = ("arrived", "due", "due_at", "lost", "moment", "sent_at", "transfer")
+
+    def __init__(self, source: int, header: dict[str, Any], payload: Any = None) -> None:
+        super().__init__(source, header, payload)
+        self.lost = False
+        """Whether it stands for a message that cannot come, because its source is lost."""
+        self.transfer: Transfer | None = None
+        """Its transfer over shared links, if there is one."""
+        self.moment = 0.0
+        """The time at which it is due without earlier messages. With a transfer, the seconds after the transfer's end."""
+        self.due = inf
+        """The time at which it is due, after its source's earlier messages. It may change until the message is received."""
+
+    sent_at: float
+    arrived: float
+    due_at: float
+    """The time at which it was due or, if later, arrived."""
+
+
+def encoded(header: dict[str, Any], payload: Any) -> torch.Tensor:
+    """A header of fixed size as JSON: its numbers and ranges, and the type and size of the payload."""
+    fields = {name: [value.start, value.samples, value.pool] if isinstance(value, Batch) else value for name, value in header.items()}
+    if isinstance(payload, torch.Tensor):
+        fields["payload"] = [str(payload.dtype).removeprefix("torch."), payload.numel()]
+    elif isinstance(payload, Phantom):
+        fields["payload"] = ["phantom", payload.nbytes, payload.itemsize]
+    text = json.dumps(fields).encode()
+    assert len(text) <= HEADER_BYTES, f"a header of {len(text)} bytes is too long: {header}"
+    return torch.frombuffer(bytearray(text.ljust(HEADER_BYTES)), dtype=torch.uint8)
+
+
+def decoded(packed: torch.Tensor) -> tuple[dict[str, Any], Expected | None]:
+    """The header, and the announced payload."""
+    fields = json.loads(packed.numpy().tobytes())
+    payload = fields.pop("payload", None)
+    header = {name: Batch(*value) if isinstance(value, list) else value for name, value in fields.items()}
+    return header, payload and Expected(*payload)
+
 
 MOST_BUFFERS = 4
 """Kept for the payloads of one peer: one that is awaited, and those in use, such as the weights of earlier versions."""
 
 
 @dataclass(frozen=True)
-class Channel:
+class PeerConnection:
     """The connection to and from one peer."""
 
     peer: int
@@ -46,7 +116,7 @@ class Outbox:
     arrived, and until payloads have come from other devices.
     """
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: PeerConnection) -> None:
         self._to = channel
         self._begun: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
         self._lock = Lock()
@@ -119,7 +189,7 @@ class Buffers:
 class Incoming:
     """Receives the messages of one peer's `Outbox`, and is always ready for a payload of the usual size. One thread calls `receive`."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: PeerConnection) -> None:
         self._from = channel
         self._buffers = Buffers(channel.usual, channel.device)
         self._packed = torch.empty(HEADER_BYTES, dtype=torch.uint8)

@@ -96,13 +96,8 @@ class Clocks:
         self._began = transport.control.broadcast(clock() + START_DELAY_SECONDS, self._leader)
         return self._began - self.start[transport.rank].offset
 
-    def finish(self, transport: Transport, clock: Clock) -> None:
-        """Read the clocks again after the end of all programs."""
-        if self.several:
-            self.end = self._read(transport, clock)
-
     def finish_with(self, transport: Transport, clock: Clock, rank: int) -> None:
-        """Read the clock of `rank` again, on that rank and on the leader, when other ranks may be lost."""
+        """Read the clock of `rank` again after the end of all programs, on that rank and on the leader. Others may be lost by then."""
         if self._keepers[rank] == self._keepers[self._leader]:
             return
         reading = torch.empty(3, dtype=torch.float64)

@@ -27,13 +27,14 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from hetsim.distributed.communication.sums import peer_errors
 from hetsim.distributed.communication.transport import LOOK_SECONDS, Transport
 from hetsim.distributed.pacing.padding import realtime_priority
 from hetsim.effects import PeerLost
 
 TIMEOUT = timedelta(days=7)
 """The timeout of gloo's operations. It is long, because a slow step is no failure, and gloo notices a dead peer at once."""
+RENDEZVOUS_TIMEOUT = timedelta(minutes=5)
+"""The time within which all processes have to connect to the store, and to the first group."""
 FORM_TIMEOUT = timedelta(seconds=5)
 """The timeout of a group's connections. They wait this long for a rank that is lost while they are made."""
 LANES = ("program", "background", "control")
@@ -171,7 +172,7 @@ class GlooTransport(Transport):
         self._collective(self._gloo.barrier)
 
 
-class Group(GlooTransport):
+class GlooGroup(GlooTransport):
     """A generation's lanes, and their connections. Any thread may `interrupt` it. Only the program's thread closes it."""
 
     def __init__(self, lanes: Sequence[Any], rank: int, members: Sequence[int], connections: Sequence[socket.socket]) -> None:
@@ -183,9 +184,9 @@ class Group(GlooTransport):
 
     @classmethod
     def form(
-        cls, store: Any, name: str, *, rank: int, members: Sequence[int], lanes: Sequence[str] = LANES, interruptible: bool = True,
+        cls, store: Any, name: str, *, rank: int, members: Iterable[int], lanes: Sequence[str] = LANES, interruptible: bool = True,
         within: timedelta = FORM_TIMEOUT,
-    ) -> Group:  # fmt: skip
+    ) -> GlooGroup:  # fmt: skip
         """Connect to these members. Each member calls this with the same name. Raises PeerLost if one does not come `within` this time.
 
         While a group that can be interrupted forms, this process makes no other connections.
@@ -236,3 +237,13 @@ def _connections(but_port: int) -> dict[int, int]:
             if each.family in (socket.AF_INET, socket.AF_INET6) and each.getpeername()[1] != but_port:
                 found[int(name)] = os.fstat(each.fileno()).st_ino
     return found
+
+
+@contextlib.contextmanager
+def peer_errors(rank: int | None = None) -> Iterator[None]:
+    """Raise PeerLost for gloo's errors: RuntimeError if a peer is lost, ValueError if this process is leaving the group."""
+    try:
+        yield
+    except (RuntimeError, ValueError) as error:
+        who = "a rank" if rank is None else f"rank {rank}"
+        raise PeerLost(f"{who} is gone: its process ended or its connection broke") from error

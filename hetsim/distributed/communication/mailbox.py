@@ -5,27 +5,98 @@ has a thread that waits for its messages, and a thread that waits for the arriva
 
 With padding, the cluster's description sets the time at which a message is due. If the message shares links, its header contains the
 number of its transfer, and it is due after the transfer's end. The end may change when other transfers begin.
+
+For a checkpoint, a server asks its workers for their states. These requests and answers travel among the messages.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping
 from math import inf
 from operator import attrgetter
 from threading import Condition, Thread
 from typing import Any, overload
 
-from hetsim.distributed.communication.channel import Channel, Incoming, Outbox
-from hetsim.distributed.communication.state_questions import Answering, StateQuestions, about_states
+import torch
+
+from hetsim.distributed.communication.channel import Arrival, Incoming, Outbox, PeerConnection, encoded
 from hetsim.distributed.communication.transport import LOOK_SECONDS, Transport
-from hetsim.distributed.communication.wire import Arrival, encoded
-from hetsim.distributed.pacing.link_emulator import LinkEmulator
 from hetsim.distributed.pacing.padding import Pace, realtime_priority, reduce_timer_slack
+from hetsim.distributed.pacing.shared_links import LinkEmulator
 from hetsim.effects import PeerLost
 from hetsim.errors import RunFailed, RunOver
 from hetsim.vector import nbytes
 from hetsim.workloads.device import CPU, Device
+
+STATE_AT, STATE_OF = "state at", "state of"
+"""The headers of a request and of an answer, with names that no program's header has."""
+
+
+def about_states(header: Mapping[str, Any]) -> bool:
+    """Whether a message with this header is a request or an answer, and not for the program."""
+    return STATE_AT in header or STATE_OF in header
+
+
+class Answering:
+    """A rank's part in its run's checkpoints, in the thread that receives messages. This class does nothing, because no server asks."""
+
+    def answer(self, version: int, questions: StateQuestions) -> None:
+        """Answer the server's request for this rank's state at a version."""
+
+    def pass_on(self, questions: StateQuestions) -> None:
+        """Send the answer if the rank's own workers have answered."""
+
+
+class StateQuestions:
+    """The requests and answers of one mailbox. `arrived` is its lock. `put` sends a header and payload, and returns False for a lost peer.
+
+    `answering` answers the server's requests.
+    """
+
+    def __init__(self, arrived: Condition, put: Callable[[int, dict[str, Any], Any], bool], answering: Answering) -> None:
+        self._arrived = arrived
+        self._put = put
+        self._answering = answering
+        self._versions: deque[int] = deque()
+        self._answers: dict[int, dict[int, bytes]] = {}
+        self.awaited: set[int] = set()
+        """The peers with an unanswered request."""
+
+    def ask(self, version: int, peers: Collection[int]) -> None:
+        """Request the states at this version from these peers, if they are not lost, before any later message."""
+        with self._arrived:
+            self._answers.clear()
+            self.awaited = {peer for peer in peers if self._put(peer, {STATE_AT: version}, None)}
+
+    def answer(self, to: int, version: int, content: bytes) -> None:
+        """Send a requested state to the server."""
+        payload = torch.frombuffer(bytearray(content), dtype=torch.uint8)
+        with self._arrived:
+            self._put(to, {STATE_OF: version}, payload)
+
+    def take_answers(self, version: int) -> dict[int, bytes]:
+        """Remove and return the arrived states for this version, by sender."""
+        with self._arrived:
+            return self._answers.pop(version, {})
+
+    def attend(self) -> None:
+        """Answer requests, in the thread that receives messages and holds the lock."""
+        while self._versions:
+            self._answering.answer(self._versions.popleft(), self)
+        self._answering.pass_on(self)
+
+    def arrive(self, peer: int, header: Mapping[str, Any], payload: torch.Tensor | None) -> None:
+        """A request from the server, or a worker's state, has arrived."""
+        with self._arrived:
+            if payload is None:
+                self._versions.append(header[STATE_AT])
+            else:
+                self._answers.setdefault(header[STATE_OF], {})[peer] = payload.cpu().numpy().tobytes()
+                self.awaited.discard(peer)
+            self._arrived.notify_all()
+
 
 GOODBYE, TRANSFER = "program ended", "number of transfer"
 """Headers of messages between mailboxes, with names that no program's header has."""
@@ -104,7 +175,7 @@ class Mailbox:
 
     def _start(self, peer: int, link: Transport) -> None:
         self.links[peer] = link
-        channel = Channel(peer, link, link.own_tag(peer), self._usual, self._device)
+        channel = PeerConnection(peer, link, link.own_tag(peer), self._usual, self._device)
         self._outbox[peer] = outbox = Outbox(channel)
         self._threads[peer] = [
             Thread(target=self._deliver, args=(peer, outbox, link), daemon=True),
@@ -242,7 +313,7 @@ class Mailbox:
         except Exception as error:
             self.fail(error)
 
-    def _listen(self, peer: int, link: Transport, channel: Channel) -> None:
+    def _listen(self, peer: int, link: Transport, channel: PeerConnection) -> None:
         reduce_timer_slack()
         try:
             incoming = Incoming(channel)

@@ -1,7 +1,9 @@
 """Add the vectors of an all-reduce: by gloo in the CPU's memory, or by NCCL on the GPUs.
 
 NCCL is used only for these sums, and gloo for everything else. NCCL cannot receive from any source, its sends block without a matching
-receive, and it does not detect a killed rank (`hetsim.distributed.communication.nccl_watch`).
+receive, and its collectives wait for a killed rank until their timeout. gloo detects a loss at once. So each rank waits in a thread for a
+gloo message from the previous rank, which comes at the end of that rank's program (`PeerWatch`). If the rank is lost instead, this process
+ends. The next rank detects that, and so on around the ring.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from threading import Thread
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -16,13 +19,45 @@ import torch
 import torch.distributed as dist
 
 from hetsim.distributed.communication.gloo import TIMEOUT
-from hetsim.distributed.communication.nccl_watch import PeerWatch
-from hetsim.distributed.communication.sums import GroupSums, Sums, nccl_errors
-from hetsim.distributed.communication.transport import Transport, as_tensor
+from hetsim.distributed.communication.transport import Sums, Transport, as_tensor
 from hetsim.distributed.pacing.padding import clock
 from hetsim.effects import PeerLost
 from hetsim.errors import RunFailed
 from hetsim.workloads.device import Device
+
+
+class PeerWatch:
+    """Within this context, `report(error)` is called in a thread if the previous rank is lost.
+
+    The context's end waits for the end of that rank. No other code may use the transport's messages.
+    """
+
+    def __init__(self, transport: Transport, report: Callable[[PeerLost], None]) -> None:
+        self._transport = transport
+        self._report = report
+        self._cancelled = False
+        self._thread = Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> PeerWatch:
+        if self._transport.size > 1:
+            self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None and self._transport.size > 1:
+            self._transport.send(torch.zeros(1), (self._transport.rank + 1) % self._transport.size)
+            self._thread.join()
+
+    def cancel(self) -> None:
+        """Report nothing from now on, because this rank's own error is nearer to the cause."""
+        self._cancelled = True
+
+    def _watch(self) -> None:
+        try:
+            self._transport.receive(torch.empty(1), (self._transport.rank - 1) % self._transport.size)
+        except PeerLost as error:
+            if not self._cancelled:
+                self._report(error)
 
 
 class Add(Protocol):
@@ -119,6 +154,14 @@ def in_order(sums: Sums, order: str) -> Add:
     return sums.sum_in_rank_order if order == "ordered" else sums.sum
 
 
+def reducing_library(gpus: Sequence[float]) -> Library:
+    """The library that sums these ranks' vectors: NCCL if each has its own GPU, otherwise gloo. `gpus` are the ranks' GPUs (0: none).
+
+    NCCL does not accept tensors in the CPU's memory, or two ranks on one GPU.
+    """
+    return "nccl" if all(gpus) and len(set(gpus)) == len(gpus) else "gloo"
+
+
 @contextlib.contextmanager
 def connected(library: Library, transport: Transport, device: Device, order: str, *, interface: str, report: Report) -> Iterator[Reduction]:
     """Within this context, the ranks can sum with this library, which is the same on all of them. NCCL's groups exist only in this context.
@@ -162,3 +205,43 @@ def aborted(groups: Sequence[Any]) -> bool:
     for thread in threads:
         thread.join(max(0.0, deadline - clock()))
     return not any(thread.is_alive() for thread in threads)
+
+
+_all_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+"""The function's name from torch 2.14 on, where the old name warns."""
+
+
+class GroupSums(Sums):
+    """torch.distributed's sums, in a group of all ranks (None: gloo's first group). `errors` translates its errors.
+
+    NCCL's functions return when the work is queued on the device. A caller that needs the result in CPU memory, or reads a clock,
+    synchronises.
+    """
+
+    def __init__(self, size: int, group: Any, errors: Callable[[], AbstractContextManager[None]]) -> None:
+        self.size = size
+        self._group = group
+        self._errors = errors
+
+    def all_to_all(self, parts: torch.Tensor, mine: torch.Tensor) -> None:
+        with self._errors():
+            dist.all_to_all_single(parts, mine, group=self._group)
+
+    def all_gather(self, everything: torch.Tensor, mine: torch.Tensor) -> None:
+        with self._errors():
+            _all_gather(everything, mine, group=self._group)
+
+    def add_up(self, flat: torch.Tensor) -> None:
+        """A ring adds each piece once along the ring, and a tree adds at its root. So all ranks get copies of one sum."""
+        with self._errors():
+            dist.all_reduce(flat, group=self._group)
+
+
+@contextlib.contextmanager
+def nccl_errors() -> Iterator[None]:
+    """Raise PeerLost for NCCL's errors, with NCCL's first line, which does not distinguish a lost peer from a broken link or driver."""
+    try:
+        yield
+    except (RuntimeError, ValueError) as error:
+        first = (str(error).splitlines() or [type(error).__name__])[0]
+        raise PeerLost(f"NCCL cannot add up the ranks' vectors ({first}): set NCCL_DEBUG=WARN to see why") from error

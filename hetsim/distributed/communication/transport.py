@@ -1,20 +1,63 @@
 """The transport between the processes of a run: point-to-point messages and collectives.
 
-`gloo.py` implements it for runs, and `fake.py` between threads, for tests. NCCL cannot implement it, because it cannot receive from any
+`gloo.py` implements it. NCCL cannot implement it, because it cannot receive from any
 source, and its sends wait for a matching receive. NCCL only adds vectors (`reduction.py`).
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import torch
 
-from hetsim.distributed.communication.sums import Sums
 from hetsim.vector import Phantom
+
+
+class Sums(ABC):
+    """Collectives on flat tensors of equal size and type. All ranks enter them in the same order. They raise PeerLost if a rank is lost."""
+
+    size: int
+    """The number of ranks."""
+
+    @abstractmethod
+    def all_to_all(self, parts: torch.Tensor, mine: torch.Tensor) -> None:
+        """Send the k-th of `size` equal parts of `mine` to rank k. Put the part from rank k at the k-th place of `parts`."""
+
+    @abstractmethod
+    def all_gather(self, everything: torch.Tensor, mine: torch.Tensor) -> None:
+        """Put the tensor of rank k at the k-th of `size` equal places of `everything`."""
+
+    @abstractmethod
+    def add_up(self, flat: torch.Tensor) -> None:
+        """Replace `flat` by the sum over all ranks in the library's order, with the same bits on all ranks."""
+
+    def sum(self, flat: torch.Tensor, *, in_place: bool = False) -> torch.Tensor:
+        """The same sum as a new tensor, or `in_place`."""
+        total = flat if in_place else flat.clone()
+        self.add_up(total)
+        return total
+
+    def sum_in_rank_order(self, flat: torch.Tensor, *, in_place: bool = False) -> torch.Tensor:
+        """The sum over all ranks in rank order, so that it equals the simulator's to the last bit. A new tensor, or `in_place`.
+
+        Each rank adds one part, and all ranks gather the parts. Each sends 2(N−1)/N of the vector, as in a ring all-reduce.
+        """
+        missing = -len(flat) % self.size
+        mine = torch.nn.functional.pad(flat, (0, missing)) if missing else flat.contiguous()
+        parts = torch.empty_like(mine)
+        self.all_to_all(parts, mine)
+        first, *others = parts.view(self.size, -1)
+        for other in others:
+            first += other
+        total = mine if in_place or mine is not flat else torch.empty_like(mine)
+        self.all_gather(total, first)
+        if in_place:
+            return flat if total is flat else flat.copy_(total[: len(flat)])
+        return total[: len(flat)]
+
 
 T = TypeVar("T")
 LOOK_SECONDS = 0.25

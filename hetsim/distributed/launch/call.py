@@ -21,8 +21,8 @@ import torch
 import torch.distributed as dist
 
 from hetsim import checks
-from hetsim.distributed.launch.rendezvous import RENDEZVOUS_TIMEOUT
-from hetsim.distributed.membership.peers import listed, of_peer, text
+from hetsim.distributed.communication.gloo import RENDEZVOUS_TIMEOUT
+from hetsim.distributed.membership.keeper import listed, of_peer, text
 from hetsim.errors import RunFailed
 
 POLL_SECONDS = 0.1

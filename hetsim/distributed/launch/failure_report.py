@@ -1,4 +1,4 @@
-"""Failures that a run's processes report to torchrun or hetsim-launch, which started them. This module does not import torch."""
+"""Failures that a run's processes report to torchrun or hetsim-launch, and stop requests to these. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ import contextlib
 import hashlib
 import json
 import os
+import sys
 import time
 from pathlib import Path
 from typing import NamedTuple
 
 from hetsim.distributed.environment import WATCH, is_launched
 from hetsim.files.writing import write_text
+from hetsim.runtime.checkpointing import StopRequest
 
+ENDED = 143
+"""The exit status after SIGTERM of a launcher whose run saves no checkpoints."""
 CAUSE, CONSEQUENCE = 0, 3
 """Orders of failures. A lower order is nearer to the cause of the run's end. Other failures are between these two."""
 
@@ -55,3 +59,15 @@ def first_to_refuse(sentence: str) -> bool:
     except OSError:
         return True
     return True
+
+
+class LauncherStop(StopRequest):
+    """A stop request to a launcher. It is passed to the launcher's processes, or ends the launcher if there are none yet."""
+
+    running = False
+
+    def ask(self) -> None:
+        """Request a stop, as a signal's handler does."""
+        super().ask()
+        if not self.running:
+            sys.exit(ENDED)

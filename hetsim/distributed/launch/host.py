@@ -15,16 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from hetsim.distributed.environment import AGAIN, GOES_ON, WATCH
-from hetsim.distributed.launch.announcement import ask_to_stop, client
 from hetsim.distributed.launch.call import POLL_SECONDS, Call, agree, open_store
-from hetsim.distributed.launch.failure_report import Failure
+from hetsim.distributed.launch.failure_report import ENDED, Failure, LauncherStop
 from hetsim.distributed.launch.host_exchange import Hosts
 from hetsim.distributed.launch.host_keeper import HostKeeper
 from hetsim.distributed.launch.host_losses import CommandRank, HostLosses, StoreToKeeper
+from hetsim.distributed.launch.store import ask_to_stop, client
 from hetsim.distributed.launch.supervision import GRACE_SECONDS
 from hetsim.distributed.pacing.cpu_quota import remove_leftovers
 from hetsim.distributed.rank.cleanup import remove_of_killed
-from hetsim.distributed.rank.stopping import ENDED, LauncherStop
 from hetsim.errors import RunFailed, RunStopped
 from hetsim.files.temporary import temporary_folder
 from hetsim.pool.interpreter import python

@@ -20,7 +20,7 @@ from hetsim.distributed.launch.call import POLL_SECONDS, Call
 from hetsim.distributed.launch.failure_report import CAUSE, Failure
 from hetsim.distributed.launch.host_keeper import HostKeeper
 from hetsim.distributed.launch.host_losses import gone_key
-from hetsim.distributed.membership.peers import of_peer, rank_number, text
+from hetsim.distributed.membership.keeper import of_peer, rank_number, text
 from hetsim.errors import RunFailed
 
 BEAT_SECONDS = 0.5

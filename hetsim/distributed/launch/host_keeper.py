@@ -17,11 +17,10 @@ from queue import Empty, SimpleQueue
 from threading import Event, Thread
 from typing import Any
 
-from hetsim.distributed.launch.announcement import LOST, announced, on_leaders_clock, run_store
 from hetsim.distributed.launch.failure_report import Failure
 from hetsim.distributed.launch.host_losses import end_key, told_key
-from hetsim.distributed.membership.keeper import FAILED, SUSPECT, Keeper, SurvivingRun
-from hetsim.distributed.membership.peers import moment, of_peer, rank_number, text
+from hetsim.distributed.launch.store import LOST, announced, on_leaders_clock, run_store
+from hetsim.distributed.membership.keeper import FAILED, SUSPECT, Keeper, SurvivingRun, moment, of_peer, rank_number, text
 from hetsim.distributed.pacing.padding import clock
 from hetsim.errors import RunFailed
 

@@ -15,12 +15,24 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
-from hetsim.distributed.launch.announcement import LOST, announced, on_leaders_clock, run_store
 from hetsim.distributed.launch.failure_report import CONSEQUENCE, Failure
-from hetsim.distributed.launch.supervision import POLL_SECONDS, End, RankProcess, Supervision
-from hetsim.distributed.membership.faults import Fault, Upcoming
-from hetsim.distributed.membership.keeper import BEGAN, FAILED, SUSPECT, SurvivingRun, began_key, left_key
-from hetsim.distributed.membership.peers import listed, moment, of_peer, rank_number, text
+from hetsim.distributed.launch.store import LOST, announced, on_leaders_clock, run_store
+from hetsim.distributed.launch.supervision import POLL_SECONDS, End, SupervisedProcess, Supervision
+from hetsim.distributed.membership.keeper import (
+    BEGAN,
+    FAILED,
+    SUSPECT,
+    Fault,
+    SurvivingRun,
+    Upcoming,
+    began_key,
+    left_key,
+    listed,
+    moment,
+    of_peer,
+    rank_number,
+    text,
+)
 from hetsim.distributed.pacing.padding import clock
 from hetsim.errors import RunFailed
 from hetsim.runtime.checkpointing import STOPPED, StopRequest
@@ -47,7 +59,7 @@ def gone_key(node: int) -> str:
 
 
 @dataclass(kw_only=True, eq=False)
-class CommandRank(RankProcess):
+class CommandRank(SupervisedProcess):
     """A process that runs the command, and the file for the reason of its failure."""
 
     process: subprocess.Popen[bytes]

@@ -18,14 +18,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from hetsim.distributed.environment import RankStart
-from hetsim.distributed.launch.supervision import BEGIN_SECONDS, GRACE_SECONDS, End, RankProcess, Supervision, seconds_before
-from hetsim.distributed.membership.faults import Schedule, is_elastic, surviving_run
+from hetsim.distributed.environment import RankStart, Settings
+from hetsim.distributed.launch.supervision import BEGIN_SECONDS, GRACE_SECONDS, End, SupervisedProcess, Supervision, seconds_before
+from hetsim.distributed.membership.faults import FaultSchedule, survives_losses, surviving_run
 from hetsim.distributed.membership.keeper import BEGAN, FAILED, SurvivingRun
 from hetsim.distributed.pacing.cpu_quota import remove_leftovers
-from hetsim.distributed.pacing.link_emulator import remove_leftovers as remove_transfers
 from hetsim.distributed.pacing.padding import clock
-from hetsim.distributed.settings import Settings
+from hetsim.distributed.pacing.shared_links import remove_leftovers as remove_transfers
 from hetsim.errors import RunFailed, RunStopped
 from hetsim.files.folder import abandon
 from hetsim.files.temporary import own_multiprocessings_folder
@@ -46,7 +45,7 @@ MAX_WAIT = 3600.0
 
 
 @dataclass(kw_only=True, eq=False)
-class ForkedRank(RankProcess):
+class ForkedRank(SupervisedProcess):
     """A forked process, and the end of a pipe for its result or error."""
 
     process: Any
@@ -73,7 +72,7 @@ class ForkedRank(RankProcess):
 class PipeToKeeper:
     """The keeper in a separate process. `run` is None for a run that ends with any of its processes."""
 
-    def __init__(self, pipe: Connection, run: SurvivingRun | None, faults: Schedule) -> None:
+    def __init__(self, pipe: Connection, run: SurvivingRun | None, faults: FaultSchedule) -> None:
         self.pipe = pipe
         self.faults = faults
         self.began: float | None = None
@@ -108,8 +107,9 @@ def launch(experiment: Experiment, folder: Path, config: str, settings: Settings
     saves = experiment.checkpoint.enabled
     listening = listen(port)
     context = multiprocessing.get_context("forkserver")
-    schedule, elastic = Schedule(experiment, began=seconds_before(experiment)), is_elastic(experiment)
-    run = surviving_run(experiment, schedule, elastic=elastic, lost_after=settings.lost_after_seconds)
+    schedule, survives = FaultSchedule(experiment, began=seconds_before(experiment)), survives_losses(experiment)
+    absent = dict(schedule.absent)
+    run = surviving_run(experiment, schedule, survives=survives, lost_after=settings.lost_after_seconds)
     ours, keepers = context.Pipe()
     keeper = context.Process(target=_keep, args=(listening, keepers, run), name="hetsim store", daemon=True)
     senders: list[Connection] = []
@@ -117,7 +117,7 @@ def launch(experiment: Experiment, folder: Path, config: str, settings: Settings
     def prepared(rank: int, incarnation: int = 0, joins_at: float | None = None) -> ForkedRank:
         receiver, sender = context.Pipe(duplex=False)
         senders.append(sender)
-        where = RankStart(rank, incarnation, run.members, joins_at, address[1], elastic, run.succession)
+        where = RankStart(rank, incarnation, absent, joins_at, address[1], survives, run.succession)
         arguments = (experiment, folder, config, settings, where, sender)
         process = context.Process(target=_child, args=arguments, name=f"hetsim rank {rank}", daemon=True)
         return ForkedRank(rank=rank, incarnation=incarnation, process=process, pipe=receiver)
@@ -146,7 +146,7 @@ def launch(experiment: Experiment, folder: Path, config: str, settings: Settings
     ranks = [prepared(rank, joins_at=schedule.joins.get(rank)) for rank in range(experiment.num_ranks)]
     own_multiprocessings_folder()
     begin_server(experiment.imports)
-    to_keeper = PipeToKeeper(ours, run if elastic else None, schedule)
+    to_keeper = PipeToKeeper(ours, run if survives else None, schedule)
     supervision = Supervision(ranks, to_keeper, start=start_again)
     stop = StopRequest()
     try:

@@ -5,41 +5,40 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
 import torch
 
-from hetsim.checkpoints.resume import check_budget, load, reached
+from hetsim.checkpoints.folder import has_checkpoints, newest
+from hetsim.checkpoints.resume import check_budget, continue_trace, load, reached
+from hetsim.checkpoints.rows import SavedTrace
+from hetsim.checkpoints.saver import NoSaver, Saver
 from hetsim.distributed.communication.clock_alignment import Clocks, clock_id
-from hetsim.distributed.communication.gloo import GlooTransport, Group
-from hetsim.distributed.communication.reduction import Library, Report, connected
+from hetsim.distributed.communication.gloo import RENDEZVOUS_TIMEOUT, GlooGroup, GlooTransport
+from hetsim.distributed.communication.reduction import Library, Report, connected, reducing_library
 from hetsim.distributed.communication.transport import Transport
-from hetsim.distributed.devices import device_of, local_ranks, reducing_library
-from hetsim.distributed.environment import RankStart
-from hetsim.distributed.launch.rendezvous import RENDEZVOUS_TIMEOUT
-from hetsim.distributed.membership.faults import Schedule
-from hetsim.distributed.membership.keeper import failed_key
-from hetsim.distributed.membership.membership import Membership, failed_elsewhere
-from hetsim.distributed.membership.peers import moment, of_peer
-from hetsim.distributed.pacing.cpu_quota import Uncapped
+from hetsim.distributed.environment import NEEDS_ONE_CLOCK, RankStart, Settings, is_launched, local_ranks
+from hetsim.distributed.membership.keeper import failed_key, moment, of_peer
+from hetsim.distributed.membership.keeper_client import KeeperClient, failed_elsewhere
+from hetsim.distributed.pacing.cpu_quota import CpuCap
 from hetsim.distributed.pacing.padding import Pace, clock, reduce_timer_slack
-from hetsim.distributed.rank.joining import ServedRun
-from hetsim.distributed.rank.recording import recording, taken_over, written_to
-from hetsim.distributed.rank.regrouping import RegroupingRun
+from hetsim.distributed.rank.checkpointing import StopWatch
+from hetsim.distributed.rank.cleanup import leading
+from hetsim.distributed.rank.regrouping import RegroupingMembership, Succession, VersionRows
 from hetsim.distributed.rank.results import close, collect_results, send_results, summarised
-from hetsim.distributed.rank.run import RankRun, prepared_by
-from hetsim.distributed.rank.stopping import StopWatch
-from hetsim.distributed.rank.succession import Succession
-from hetsim.distributed.settings import NEEDS_ONE_CLOCK, Settings
-from hetsim.errors import RunStopped
+from hetsim.distributed.rank.run import FixedMembership, GroupMembership, RankRun, prepared_by
+from hetsim.distributed.rank.surviving import ServedMembership
+from hetsim.errors import RunFailed, RunStopped
+from hetsim.files.folder import run_folder
+from hetsim.files.lock import folder_lock
 from hetsim.runtime.checkpointing import StopRequest
 from hetsim.runtime.experiment import Experiment, Optimizers
 from hetsim.runtime.rank import Checkpoint
-from hetsim.runtime.recording.trace import append_received
-from hetsim.workloads.device import Device
+from hetsim.runtime.recording.trace import Trace, TracePart, append_received
+from hetsim.workloads.device import CPU, KINDS, Device, split_name
 from hetsim.workloads.task import Task
 
 ALL_LOADED = "all loaded"
@@ -50,50 +49,134 @@ STOPPED = "stopped"
 
 
 def take_part(
-    experiment: Experiment, folder: Path, config: str, settings: Settings, cap: Uncapped, *,
-    rank: int, store: Any, stop: StopRequest, report: Report,
+    experiment: Experiment, folder: Path, config: str, settings: Settings, cap: CpuCap, *,
+    started: RankStart, connect: Callable[[], Any], stop: StopRequest, report: Report,
 ) -> dict[str, Any] | None:  # fmt: skip
     """Connect to the other ranks, run this rank's program, and on the leader write the run's files. The leader returns the summary.
 
-    CPU caps apply to measurements before the run, but not to the connection, whose threads only move messages.
+    Also for a rank that returns or joins late. `connect()` returns a client of the processes' store. CPU caps apply to measurements before
+    the run, but not to the connection, whose threads only move messages.
     """
     begun = clock()
     reduce_timer_slack()
     os.environ["GLOO_SOCKET_IFNAME"] = settings.interface
-    leads, saves = rank == experiment.leader, experiment.checkpoint.enabled
-    pace = Pace(settings.emulate)
+    rank, leader, saves, pace = started.rank, experiment.leader, experiment.checkpoint.enabled, Pace(settings.emulate)
     with contextlib.ExitStack() as files:
+        client: KeeperClient | None = None
+        if started.survives:
+            client = files.enter_context(keeper_client(experiment, settings, started, connect))
+            leader = client.leader
         task, optimizers = files.enter_context(loaded_here(experiment, rank))
-        checkpoint = resumed(experiment, task, optimizers)
+        leads = rank == leader
         if leads:
             files.enter_context(written_to(folder, config))
-        with GlooTransport.connect(rank, experiment.num_ranks, store) as transport:
-            clocks = clocks_of(transport, settings, leader=experiment.leader)
-            whole, trace, saver = recording(experiment, folder, config, files, leads=leads, checkpoint=checkpoint, stop=stop, clocks=clocks)
+        checkpoint = None
+        if not started.incarnation:  # the others get weights from the leader, and by then the file may have been replaced
+            checkpoint = resumed(experiment, task, optimizers)
+        results = None
+        stopped = False
+        with contextlib.ExitStack() as connections:  # which end before the leader evaluates
+            everyone, clocks = connections.enter_context(all_ranks(experiment, settings, started, connect))
+            run_trace, trace, saver = recording(
+                experiment, folder, config, files, leads=leads, checkpoint=checkpoint, stop=stop, clocks=clocks
+            )  # fmt: skip
             library: Library = "gloo"  # a server adds up what it receives
-            if not experiment.coordination.needs_server:
-                library = reducing_library(gpus_of(transport, task.device))
-            adding = connected(library, transport, task.device, settings.reduction, interface=settings.interface, report=report)
+            if client is None and not experiment.coordination.needs_server:
+                library = reducing_library(gpus_of(everyone, task.device))
+            adding: Any = contextlib.nullcontext()
+            if client is None:
+                adding = connected(library, everyone, task.device, settings.reduction, interface=settings.interface, report=report)
             with adding as reduction, cap:
+                membership: GroupMembership
+                if client is None:
+                    membership = FixedMembership(everyone, leader=leader, reduction=reduction)
+                else:
+                    kind = RegroupingMembership if experiment.coordination.regroups else ServedMembership
+                    membership = kind(client, experiment, everyone=everyone, joins_at=started.joins_at, order=settings.reduction)
+                copies = [VersionRows(experiment.trace)] if started.succession else []
                 run = RankRun(
-                    prepared_by(transport, pace, experiment, task, optimizers, checkpoint=checkpoint), trace,
-                    transport=transport, pace=pace, reduction=reduction, clocks=clocks, uncapped=cap.lifted,
-                    micro_batch=settings.micro_batch, saver=saver,
+                    prepared_by(everyone, pace, experiment, task, optimizers, checkpoint=checkpoint, absent=sorted(started.absent)), trace,
+                    membership=membership, pace=pace, clocks=clocks, copies=copies, saver=saver, uncapped=cap.lifted,
+                    micro_batch=settings.micro_batch,
                 )  # fmt: skip
-                with StopWatch(store, stop, leads=leads) if saves else contextlib.nullcontext():
+                if not started.incarnation:
+                    run.begun = begun
+                watch: Any = StopWatch(connect(), stop, leads=leads) if saves else contextlib.nullcontext()
+
+                def take_over(succession: Succession) -> None:
+                    nonlocal run_trace
+                    assert client is not None
+                    newest_version = client.newest_saved()
+                    run_trace, run.saving.saver, saved = taken_over(
+                        experiment, folder, config, files,
+                        saved=newest_version is not None, load=lambda path: load(path, experiment, task, optimizers), stop=stop,
+                    )  # fmt: skip
+                    if saved is not None and saved.state.version != succession.saved:
+                        succession.has_saved(saved.state.version)
+                    succession.writes(run_trace)
+                    append_received(run_trace, succession.rows.part.pieces(), rank=rank)
+                    if saves:
+                        watch.leads = True
+                    if saved is not None:
+                        run.have_recorded_absences(max(saved.seconds))
+
+                if isinstance(membership, RegroupingMembership) and started.succession:
+                    membership.succession = Succession(run, copies[0], ledger=membership.ledger, take_over=take_over)
+                    files.enter_context(copies[0].part)
+                store = connect()
+                with watch:
                     run.run(store, report)
-            results = None
-            if leads:
-                results = collect_results(run, whole, cap)
-            else:
+            if run.record.leads:
+                stopped = can_go_on(run)
+                if saves:
+                    store.set(STOPPED, str(int(stopped)))
+                results = collect_results(run, run_trace, cap)
+            elif membership.has_results:
                 send_results(run, cap)
-            stopped = saves and transport.control.broadcast(float(leads and can_go_on(run)), experiment.leader) > 0
+                stopped = saves and store.get(STOPPED) == b"1"
         if results is None:
             if stopped:
                 raise RunStopped
             return None
-        close(run, whole, results.states, run.metrics.activity, stopped=stopped)
-        return summarised(run, folder, settings, results, library=library, begun=begun)
+        close(run, run_trace, results.states, run.record_absences(), stopped=stopped)
+        return summarised(run, folder, settings, results, library=library)
+
+
+def keeper_client(experiment: Experiment, settings: Settings, started: RankStart, connect: Callable[[], Any]) -> KeeperClient:
+    """The client of the keeper, in a run that survives losses."""
+    members = [rank for rank in range(experiment.num_ranks) if rank not in started.absent]
+    return KeeperClient(
+        connect, rank=started.rank, incarnation=started.incarnation, members=members, absent=started.absent,
+        lost_after=settings.lost_after_seconds, beat_seconds=settings.heartbeat_seconds,
+        leader=None if started.succession else experiment.leader,
+    )  # fmt: skip
+
+
+@contextlib.contextmanager
+def all_ranks(
+    experiment: Experiment, settings: Settings, started: RankStart, connect: Callable[[], Any]
+) -> Iterator[tuple[Any, Clocks]]:  # fmt: skip
+    """Connect all ranks, and find out their clocks. A process that was started later has no such connection (None).
+
+    If a loss ends the run, the connection lasts as long as this context. Otherwise, the run replaces it when its members change.
+    """
+    rank, num_ranks, leader = started.rank, experiment.num_ranks, experiment.leader
+    if not started.survives:
+        with GlooTransport.connect(rank, num_ranks, connect()) as transport:
+            yield transport, clocks_of(transport, settings, leader=leader)
+        return
+    store = connect()
+    if not settings.one_host:
+        store.set(f"clock/{rank}", repr(clock_id()))
+    if not started.incarnation:
+        wait_for_all(connect(), rank, num_ranks)
+        group = GlooGroup.form(connect(), "everyone", rank=rank, members=range(num_ranks), within=RENDEZVOUS_TIMEOUT)
+        yield group, clocks_of(group, settings, leader=leader)
+        return
+    clocks = Clocks.shared(num_ranks, leader=leader)
+    if not settings.one_host:
+        clocks = Clocks([of_peer(store, f"clock/{other}", moment) for other in range(num_ranks)], leader=leader)
+    yield None, clocks
 
 
 def can_go_on(run: RankRun) -> bool:
@@ -112,99 +195,23 @@ def resumed(experiment: Experiment, task: Task, optimizers: Optimizers) -> Check
     return checkpoint
 
 
-def take_part_elastically(
-    experiment: Experiment, folder: Path, config: str, settings: Settings, cap: Uncapped, *,
-    started: RankStart, connect: Callable[[], Any], stop: StopRequest, report: Report,
-) -> dict[str, Any] | None:  # fmt: skip
-    """The same as `take_part`, in a run that survives the loss of a rank. Also for a rank that returns or joins late."""
-    begun = clock()
-    reduce_timer_slack()
-    os.environ["GLOO_SOCKET_IFNAME"] = settings.interface
-    rank, leader = started.rank, experiment.leader
-    membership = Membership(
-        connect, rank=rank, incarnation=started.incarnation, members=started.members, lost_after=settings.lost_after_seconds,
-        beat_seconds=settings.heartbeat_seconds, leader=None if started.succession else leader,
-    )  # fmt: skip
-    leads = rank == membership.leader
-    clocks = Clocks.shared(experiment.num_ranks, leader=leader)
-    saves, checkpoint, everyone = experiment.checkpoint.enabled, None, None
-    with contextlib.ExitStack() as files:
-        task, optimizers = files.enter_context(loaded_here(experiment, rank))
-        files.enter_context(membership)
-        if leads:
-            files.enter_context(written_to(folder, config))
-        if not settings.one_host:
-            store = connect()
-            store.set(f"clock/{rank}", repr(clock_id()))
-            if started.incarnation:
-                ids = [of_peer(store, f"clock/{other}", moment) for other in range(experiment.num_ranks)]
-                clocks = Clocks(ids, leader=leader)
-        if not started.incarnation:  # the others get weights from the leader, and by then the file may have been replaced
-            checkpoint = resumed(experiment, task, optimizers)
-            wait_for_all(connect(), rank, experiment.num_ranks)
-            everyone = Group.form(connect(), "everyone", rank=rank, members=range(experiment.num_ranks), within=RENDEZVOUS_TIMEOUT)
-            clocks = clocks_of(everyone, settings, leader=leader)
-        whole, trace, saver = recording(experiment, folder, config, files, leads=leads, checkpoint=checkpoint, stop=stop, clocks=clocks)
-        watch: Any = StopWatch(connect(), stop, leads=leads) if saves else contextlib.nullcontext()
-
-        def take_over(succession: Succession) -> None:
-            nonlocal whole
-            newest = membership.newest_saved()
-            whole, saver, saved = taken_over(
-                experiment, folder, config, files,
-                saved=newest is not None, load=lambda path: load(path, experiment, task, optimizers), stop=stop,
-            )  # fmt: skip
-            if saved is not None and saved.state.version != succession.saved:
-                succession.has_saved(saved.state.version)
-            succession.writes(whole)
-            append_received(whole, succession.rows.part.pieces(), rank=rank)
-            run.saving.saver = saver
-            if saves:
-                watch.leads = True
-            if saved is not None:
-                run.have_recorded(max(saved.seconds))
-
-        since = Schedule(experiment, began=0.0 if checkpoint is None else checkpoint.began).absent
-        absent = {rank: since.get(rank, 0.0) for rank in range(experiment.num_ranks) if rank not in started.members}
-        with cap:
-            kind, pace = RegroupingRun if experiment.coordination.regroups else ServedRun, Pace(settings.emulate)
-            run = kind(
-                prepared_by(everyone, pace, experiment, task, optimizers, checkpoint=checkpoint, absent=sorted(absent)), trace,
-                everyone=everyone, pace=pace, uncapped=cap.lifted, membership=membership, absent=absent, joins_at=started.joins_at,
-                order=settings.reduction, micro_batch=settings.micro_batch, saver=saver, clocks=clocks,
-                take_over=take_over if started.succession else None,
-            )  # fmt: skip
-            if run.succession is not None:
-                files.enter_context(run.succession.rows.part)
-            if not started.incarnation:
-                run.begun = begun
-            store = connect()
-            with watch:
-                run.run(store, report)
-        stopped = False
-        if not run.record.leads:
-            if run.hands_in:
-                send_results(run, cap)
-                if saves and store.get(STOPPED) == b"1":
-                    raise RunStopped
-            return None
-        if saves:
-            stopped = can_go_on(run)
-            store.set(STOPPED, str(int(stopped)))
-        results = collect_results(run, whole, cap)
-        close(run, whole, results.states, run.record_absences(), stopped=stopped)
-        losses = membership.ledger.as_numbers(run.began)
-        return summarised(run, folder, settings, results, library="gloo", begun=run.begun, losses=losses)
-
-
 @contextlib.contextmanager
 def loaded_here(experiment: Experiment, rank: int) -> Iterator[tuple[Task, Optimizers]]:
     """The task and optimizers of a rank of this host on its device, for a block in which only the calling thread uses several threads."""
-    here = [other for other in local_ranks(experiment) if other < experiment.num_ranks]
+    here = [other for other in local_ranks(experiment.num_ranks) if other < experiment.num_ranks]
     devices = {other: device_of(experiment, other, here) for other in here}
     with experiment.loaded(devices[rank], num_sharing=list(devices.values()).count(devices[rank])) as loaded:
         compute_here_alone()
         yield loaded
+
+
+def device_of(experiment: Experiment, rank: int, here: Sequence[int]) -> str:
+    """The device of a rank of this host, whose ranks are `here`. Ranks on cuda get the GPUs in turn, and share them if necessary."""
+    kind, index = split_name(experiment.device_of(rank))
+    if kind == CPU.kind or index is not None:
+        return experiment.device_of(rank)
+    sharing = [other for other in here if experiment.device_of(other) == kind]
+    return f"{kind}:{sharing.index(rank) % max(1, KINDS[kind].count())}"
 
 
 def compute_here_alone() -> None:
@@ -248,3 +255,63 @@ def clocks_of(transport: Transport, settings: Settings, *, leader: int) -> Clock
     if settings.emulate == "pad" and clocks.several:
         raise ValueError(NEEDS_ONE_CLOCK)
     return clocks
+
+
+@contextlib.contextmanager
+def written_to(folder: Path, config: str) -> Iterator[None]:
+    """On the leader: the folder of the run. No unfinished file remains, however this process ends."""
+    with leading(folder), run_folder(folder, config):
+        yield
+
+
+def recording(
+    experiment: Experiment, folder: Path, config: str, traces: contextlib.ExitStack, *,
+    leads: bool, checkpoint: Checkpoint | None, stop: StopRequest, clocks: Clocks,
+) -> tuple[Trace, Trace, Saver | NoSaver]:  # fmt: skip
+    """The trace that finally contains a rank's rows, the trace to which it writes them, and the object that writes checkpoints.
+
+    Both traces are the same, except on a leader with several clocks. `traces` closes them.
+    """
+    if not leads:
+        part = traces.enter_context(TracePart(experiment.trace))
+        return part, part, NoSaver()
+    saves = experiment.checkpoint.enabled
+    saver: Saver | NoSaver = NoSaver()
+    run_trace = trace = traces.enter_context((SavedTrace if saves else Trace)(folder, experiment.trace))
+    if saves:
+        saver = Saver(folder, config, experiment.checkpoint, run_trace, clock=clock, stop=stop, resumed=experiment.resume)
+    if checkpoint is not None and experiment.resume is not None:
+        continue_trace(run_trace, experiment.resume, checkpoint, experiment)
+    if clocks.several:
+        trace = traces.enter_context(TracePart(experiment.trace))
+    return run_trace, trace, saver
+
+
+def taken_over(
+    experiment: Experiment, folder: Path, config: str, files: contextlib.ExitStack, *,
+    saved: bool, load: Callable[[Path], Checkpoint], stop: StopRequest,
+) -> tuple[Trace, Saver | NoSaver, Checkpoint | None]:  # fmt: skip
+    """On a new leader: the run's trace from its files, the object that writes checkpoints, and the last checkpoint.
+
+    `saved` is whether the run has written one. Otherwise, checkpoints in its folder belong to another run.
+    """
+    if is_launched():  # otherwise the launcher has it
+        files.enter_context(folder_lock(folder))
+    files.enter_context(written_to(folder, config))
+    if saved and not has_checkpoints(folder):
+        raise RunFailed(f"the checkpoints in {folder} are not on this host, which leads from now on: share the folder among the hosts")
+    saves = experiment.checkpoint.enabled
+    saver: Saver | NoSaver = NoSaver()
+    last = load(newest(folder)) if saved else None
+    run_trace = files.enter_context((SavedTrace if saves else Trace)(folder, experiment.trace))
+    if saves:
+        saver = Saver(
+            folder, config, experiment.checkpoint, run_trace, clock=clock, stop=stop, resumed=experiment.resume, goes_on=True,
+            newest=None if last is None else last.state.version,
+        )  # fmt: skip
+    if last is not None:
+        assert isinstance(run_trace, SavedTrace)
+        run_trace.go_on(last.progress["trace"])
+    elif experiment.resume is not None:
+        continue_trace(run_trace, experiment.resume, load(experiment.resume), experiment)
+    return run_trace, saver, last

@@ -17,18 +17,16 @@ from typing import Any
 
 import torch.distributed as dist
 
-from hetsim.distributed.environment import Launched, RankStart, wait_less_for_names
-from hetsim.distributed.launch.announcement import announce, client, client_of_run, run_store
+from hetsim.distributed.environment import Launched, RankStart, Settings, wait_less_for_names
 from hetsim.distributed.launch.failure_report import CONSEQUENCE, leave_reason
-from hetsim.distributed.launch.participation import take_part, take_part_elastically
-from hetsim.distributed.launch.rendezvous import check_interfaces, launchers_store, told
+from hetsim.distributed.launch.participation import take_part
+from hetsim.distributed.launch.store import announce, check_interfaces, client, client_of_run, launchers_store, run_store, told
 from hetsim.distributed.launch.supervision import seconds_before
-from hetsim.distributed.membership.faults import Schedule, is_elastic, surviving_run
+from hetsim.distributed.membership.faults import FaultSchedule, survives_losses, surviving_run
 from hetsim.distributed.membership.keeper import failed_key
 from hetsim.distributed.pacing.cpu_quota import cap_of
 from hetsim.distributed.pacing.padding import permit_realtime_priority
 from hetsim.distributed.rank.cleanup import leave_with_parent, remove_led
-from hetsim.distributed.settings import Settings
 from hetsim.effects import PeerLost
 from hetsim.errors import RunFailed, RunStopped
 from hetsim.memory import out_of_memory
@@ -64,18 +62,26 @@ def _process_as_before() -> Iterator[None]:
 def _join(
     experiment: Experiment, folder: Path, config: str, settings: Settings, here: Launched, stop: StopRequest
 ) -> dict[str, Any] | None:
-    number, elastic, launchers = next(_runs), False, None
+    number, survives, launchers = next(_runs), False, None
     if here.again is not None and number < here.again.number:
         return None  # it is over
     store = dist.PrefixStore(f"hetsim run {number}", launchers_store(here))  # type: ignore[attr-defined]
+    started, connect = RankStart(here.rank, 0, {}, None, here.port, survives=False), lambda: store
     if here.goes_on:
         # device=auto is another one on a host with a GPU than on one without, and all ranks have to meet in the same way
-        elastic = is_elastic(experiment, told(store, here, "device", experiment.device_of(here.rank)))
-        schedule = Schedule(experiment, began=seconds_before(experiment))
-        run = surviving_run(experiment, schedule, elastic=elastic, lost_after=settings.lost_after_seconds, number=number, announced=True)
+        survives = survives_losses(experiment, told(store, here, "device", experiment.device_of(here.rank)))
+        schedule = FaultSchedule(experiment, began=seconds_before(experiment))
+        absent = dict(schedule.absent)
+        run = surviving_run(experiment, schedule, survives=survives, lost_after=settings.lost_after_seconds, number=number, announced=True)
         launchers = client(here.address, here.port)
         if here.again is None or number > here.again.number:
-            announce(launchers, run if elastic else None, leads=here.rank == experiment.leader)
+            announce(launchers, run if survives else None, leads=here.rank == experiment.leader)
+        if survives:
+            incarnation, joins_at = 0, schedule.joins.get(here.rank)
+            if here.again is not None:
+                incarnation, joins_at = here.again.incarnation, here.again.joins_at
+            started = RankStart(here.rank, incarnation, absent, joins_at, here.port, True, run.succession)
+            connect = partial(client_of_run, here, number)
     if not settings.one_host:
         check_interfaces(store, here, settings.interface)
     permit_realtime_priority(permitted=settings.emulate != "quota")
@@ -89,22 +95,13 @@ def _join(
         os._exit(1)  # nothing else ends the program's thread, which waits in the network; the launcher ends the other processes
 
     try:
-        if elastic:
-            incarnation, joins_at = (
-                (0, schedule.joins.get(here.rank)) if here.again is None else (here.again.incarnation, here.again.joins_at)
-            )
-            started = RankStart(here.rank, incarnation, run.members, joins_at, here.port, True, run.succession)
-            connect = partial(client_of_run, here, number)
-            return take_part_elastically(
-                experiment, folder, config, settings, cap, started=started, connect=connect, stop=stop, report=report
-            )
-        return take_part(experiment, folder, config, settings, cap, rank=here.rank, store=store, stop=stop, report=report)
+        return take_part(experiment, folder, config, settings, cap, started=started, connect=connect, stop=stop, report=report)
     except PeerLost as error:
         raise RunFailed(str(error)) from error
     except dist.DistError as error:
         raise RunFailed(f"rank {here.rank} cannot reach the launcher's store any more: the run is lost") from PeerLost(str(error))
     except Exception as error:
-        if elastic and not isinstance(error.__cause__, PeerLost):  # it would come again, so it is no loss: the run fails
+        if survives and not isinstance(error.__cause__, PeerLost):  # it would come again, so it is no loss: the run fails
             with contextlib.suppress(RuntimeError):
                 run_store(launchers, number).set(failed_key(here.rank), "")
         raise
@@ -137,12 +134,7 @@ def _child(
 
     connect = partial(client, "127.0.0.1", started.port)
     try:
-        if started.elastic:
-            summary = take_part_elastically(
-                experiment, folder, config, settings, cap, started=started, connect=connect, stop=stop, report=report
-            )
-        else:
-            summary = take_part(experiment, folder, config, settings, cap, rank=rank, store=connect(), stop=stop, report=report)
+        summary = take_part(experiment, folder, config, settings, cap, started=started, connect=connect, stop=stop, report=report)
     except RunStopped as stopped:
         sender.send((0, stopped if stopped.args else None))  # of the leader, with how to resume
     except ValueError as error:

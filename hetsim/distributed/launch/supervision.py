@@ -1,7 +1,7 @@
 """Judges how the processes of one launcher end, for a launcher that forks all ranks and for each call of hetsim-launch.
 
 A process is lost if it is killed, ends without a report, or has lost its connections. The run continues without it if possible. Any
-other error fails the run. Launchers differ in how they start processes and detect their ends (`RankProcess`), and in the place of the
+other error fails the run. Launchers differ in how they start processes and detect their ends (`SupervisedProcess`), and in the place of the
 keeper (`ToKeeper`).
 """
 
@@ -16,8 +16,7 @@ from typing import Any, NamedTuple, Protocol
 
 from hetsim.checkpoints.resume import clock_of
 from hetsim.distributed.launch.failure_report import CAUSE, CONSEQUENCE
-from hetsim.distributed.membership.faults import Upcoming
-from hetsim.distributed.membership.keeper import FAILED, SUSPECT, SurvivingRun, lost_with
+from hetsim.distributed.membership.keeper import FAILED, SUSPECT, SurvivingRun, Upcoming, lost_with
 from hetsim.errors import RunFailed
 from hetsim.runtime.experiment import Experiment
 
@@ -50,7 +49,7 @@ class End(NamedTuple):
 
 
 @dataclass(kw_only=True, eq=False)
-class RankProcess(ABC):
+class SupervisedProcess(ABC):
     """The process of a rank."""
 
     rank: int
@@ -115,8 +114,8 @@ class Supervision:
     """The processes of a launcher. `start(rank, incarnation, joins_at)` starts another one."""
 
     def __init__(
-        self, processes: Sequence[RankProcess], keeper: ToKeeper, *,
-        start: Callable[[int, int, float], RankProcess],
+        self, processes: Sequence[SupervisedProcess], keeper: ToKeeper, *,
+        start: Callable[[int, int, float], SupervisedProcess],
     ) -> None:  # fmt: skip
         self.running = list(processes)
         self.failures: list[tuple[int, Exception]] = []
@@ -125,7 +124,7 @@ class Supervision:
         """The leader's report at the end of the run."""
         self._keeper = keeper
         self._start = start
-        self._ended: list[tuple[RankProcess, End, float]] = []
+        self._ended: list[tuple[SupervisedProcess, End, float]] = []
         """The ended processes that are not judged yet, and the times of their ends."""
 
     @property
@@ -134,7 +133,7 @@ class Supervision:
         return not self.unjudged
 
     @property
-    def unjudged(self) -> list[RankProcess]:
+    def unjudged(self) -> list[SupervisedProcess]:
         """The running processes, and ended ones that are not judged yet."""
         return self.running + [process for process, _, _ in self._ended]
 
@@ -167,7 +166,7 @@ class Supervision:
             return math.inf
         return max(0.0, self._keeper.began + self._keeper.faults.next_seconds - now)
 
-    def _judge(self, process: RankProcess, end: End, ended_at: float, now: float) -> bool:
+    def _judge(self, process: SupervisedProcess, end: End, ended_at: float, now: float) -> bool:
         """Judge the end of a process. Returns whether that is possible yet, because a process may end before the run's begin is known."""
         if end == End(CAUSE) and not self._keeper.has_left(process.rank):
             end = End()
@@ -190,7 +189,7 @@ class Supervision:
         self.failures.append(process.failure(end, role))
         return True
 
-    def _lose(self, process: RankProcess, end: End, ended_at: float) -> None:
+    def _lose(self, process: SupervisedProcess, end: End, ended_at: float) -> None:
         """Report the loss of a process that the run survives. If a new process of its rank is to join, start it first."""
         if end.order is not None:
             process.why = f"lost its connections ({end.answer})"

@@ -3,33 +3,18 @@
 from __future__ import annotations
 
 import heapq
-import math
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Iterator, Sequence
 
 from hetsim.cluster.outages import outages
 from hetsim.distributed.environment import launched
-from hetsim.distributed.membership.keeper import SurvivingRun
+from hetsim.distributed.membership.keeper import Fault, SurvivingRun, Upcoming
 from hetsim.runtime.experiment import Experiment
-
-Kind = Literal["kill", "stop", "continue"]
-
 
 MAX_ANNOUNCED = 1000
 """The maximum number of faults that hetsim-launch injects into a run. Its launchers receive them, because they read no config."""
 
 
-class Fault(NamedTuple):
-    """A fault of a rank's process, in seconds of the run."""
-
-    seconds: float
-    rank: int
-    kind: Kind
-    until: float = math.inf
-    """The time at which a new process of the rank joins; infinite if none does."""
-
-
-def is_elastic(experiment: Experiment, devices: Sequence[str] | None = None) -> bool:
+def survives_losses(experiment: Experiment, devices: Sequence[str] | None = None) -> bool:
     """Whether a run under hetsim's own launcher survives the loss of a rank. `devices` are as in `ended_by_a_loss`."""
     return ended_by_a_loss(experiment, devices) is None
 
@@ -48,12 +33,12 @@ def ended_by_a_loss(experiment: Experiment, devices: Sequence[str] | None = None
 
 
 def surviving_run(
-    experiment: Experiment, schedule: Schedule, *, elastic: bool, lost_after: float, number: int = 0, announced: bool = False
+    experiment: Experiment, schedule: FaultSchedule, *, survives: bool, lost_after: float, number: int = 0, announced: bool = False
 ) -> SurvivingRun:
     """The data about this run for the launchers and the keeper. If the run is `announced`, they include its faults."""
     return SurvivingRun(
         number=number, num_workers=experiment.num_workers, num_ranks=experiment.num_ranks, leader=experiment.leader,
-        succession=elastic and not experiment.coordination.needs_server, lost_after=lost_after,
+        succession=survives and not experiment.coordination.needs_server, lost_after=lost_after,
         saves=experiment.checkpoint.enabled, joins=tuple(schedule.joins.items()),
         faults=schedule.first(MAX_ANNOUNCED) if announced else (),
     )  # fmt: skip
@@ -77,29 +62,7 @@ def check_faults(experiment: Experiment, *, lost_after: float) -> None:
         )
 
 
-class Upcoming:
-    """Faults in the order of their times."""
-
-    def __init__(self, faults: Iterable[Fault] = ()) -> None:
-        self._upcoming = sorted(faults)
-
-    @property
-    def next_seconds(self) -> float:
-        """The time of the next fault, in seconds of the run; infinite if there is none."""
-        return self._upcoming[0].seconds if self._upcoming else math.inf
-
-    def due(self, seconds: float) -> Sequence[Fault]:
-        """Remove and return the faults that are due by now."""
-        found = []
-        while self._upcoming and self.next_seconds <= seconds:
-            found.append(self._next())
-        return found
-
-    def _next(self) -> Fault:
-        return heapq.heappop(self._upcoming)
-
-
-class Schedule(Upcoming):
+class FaultSchedule(Upcoming):
     """The faults of a run, in the order of their times.
 
     If the run continues from `seconds` of its clock, only its remaining faults.

@@ -4,27 +4,93 @@ The launcher reports the processes that have ended. Each rank sends heartbeats t
 without a heartbeat for `lost_after` seconds is suspected, and the launcher kills it. So a rank is either a member or gone, and never
 returns unexpectedly. Only the keeper writes views, its decisions, to the store, one after another. It also detects that a run has lost
 its last worker, or the last rank with the weights.
+
+Entries of other processes in the store are checked like input, because any process that reaches the store can write.
 """
 
 from __future__ import annotations
 
 import contextlib
+import heapq
 import json
 import math
 import os
 import signal
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing.connection import Connection
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 from hetsim import checks
 from hetsim.distributed.environment import wait_less_for_names
-from hetsim.distributed.membership.peers import MAX_RANKS, later, listed, moment, of_peer, rank_number, text
 from hetsim.distributed.pacing.padding import clock
+from hetsim.errors import RunFailed
 from hetsim.runtime.checkpointing import StopRequest
+
+T = TypeVar("T")
+MAX_RANKS = 10**6
+"""The maximum number of processes of a run on all hosts."""
+WRONG = (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, RecursionError)
+
+
+class Store(Protocol):
+    """The key-value store that the processes share (torch.distributed's Store)."""
+
+    def set(self, key: str, value: str) -> Any:
+        """Write a value."""
+
+    def get(self, key: str) -> Any:
+        """Read a value as bytes."""
+
+    def check(self, keys: list[str]) -> bool:
+        """Whether all of these keys have been written."""
+
+
+def of_peer(store: Store, key: str, read: Callable[[Any], T]) -> T:
+    """The value of a key in JSON, converted by `read`. Raises RunFailed for an invalid value."""
+    text = store.get(key)
+    try:
+        return read(json.loads(text))
+    except WRONG:
+        shown = checks.one_line(text.decode(errors="replace")[: checks.MAX_SHOWN])
+        raise RunFailed(
+            f"the run's store has {shown!r} at {key!r}, which hetsim does not write: "
+            "give --master an address that no other program reaches, and call hetsim-launch again"
+        ) from None
+
+
+def moment(value: Any) -> float:
+    """A finite number of seconds."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError("no moment")
+    return float(value)
+
+
+def later(value: Any) -> float:
+    """A number of seconds, or infinity for never."""
+    return math.inf if value == math.inf else moment(value)
+
+
+def rank_number(value: Any) -> int:
+    """The number of a rank, or its number of earlier starts."""
+    return checks.whole("a rank", value, least=0, most=MAX_RANKS)
+
+
+def text(value: Any) -> str:
+    """A text."""
+    if not isinstance(value, str):
+        raise ValueError("no text")
+    return value
+
+
+def listed(value: Any) -> list[Any]:
+    """A list."""
+    if not isinstance(value, list):
+        raise ValueError("no list")
+    return value
+
 
 STOP = "stop"
 """The key that asks the leader to stop the run."""
@@ -33,6 +99,7 @@ POLL_SECONDS = 0.02
 GAP_SECONDS = 1.0
 """A gap between readings after which the keeper itself did not run."""
 VOID = "void"
+Kind = Literal["kill", "stop", "continue"]
 
 
 class Loss(NamedTuple):
@@ -41,6 +108,38 @@ class Loss(NamedTuple):
     rank: int
     incarnation: int
     at: float
+
+
+class Fault(NamedTuple):
+    """A fault of a rank's process, in seconds of the run."""
+
+    seconds: float
+    rank: int
+    kind: Kind
+    until: float = math.inf
+    """The time at which a new process of the rank joins; infinite if none does."""
+
+
+class Upcoming:
+    """Faults in the order of their times."""
+
+    def __init__(self, faults: Iterable[Fault] = ()) -> None:
+        self._upcoming = sorted(faults)
+
+    @property
+    def next_seconds(self) -> float:
+        """The time of the next fault, in seconds of the run; infinite if there is none."""
+        return self._upcoming[0].seconds if self._upcoming else math.inf
+
+    def due(self, seconds: float) -> Sequence[Fault]:
+        """Remove and return the faults that are due by now."""
+        found = []
+        while self._upcoming and self.next_seconds <= seconds:
+            found.append(self._next())
+        return found
+
+    def _next(self) -> Fault:
+        return heapq.heappop(self._upcoming)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +160,7 @@ class SurvivingRun:
     joins: Sequence[tuple[int, float]] = ()
     """The ranks that are absent at the beginning, and their times of joining in seconds of the run; infinite: never."""
     faults: Sequence[tuple[Any, ...]] = ()
-    """The faults that launchers of several hosts inject, as `hetsim.distributed.membership.faults.Fault`."""
+    """The faults that launchers of several hosts inject, as `Fault`."""
 
     @classmethod
     def of_entries(cls, entries: Mapping[str, Any]) -> SurvivingRun:

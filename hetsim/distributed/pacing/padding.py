@@ -11,21 +11,21 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from hetsim.distributed.settings import Emulation, Settings
+from hetsim.distributed.environment import Emulation, Settings
 
 clock = time.monotonic  # one clock for all processes of a host, see hetsim.distributed.communication.clock_alignment
 
 
 @dataclass
-class Lateness:
+class LateResults:
     """The number of results, how many of them took longer than described, and by how many seconds in total."""
 
     count: int = 0
     late: int = 0
     late_seconds: float = 0.0
 
-    def __add__(self, other: Lateness) -> Lateness:
-        return Lateness(self.count + other.count, self.late + other.late, self.late_seconds + other.late_seconds)
+    def __add__(self, other: LateResults) -> LateResults:
+        return LateResults(self.count + other.count, self.late + other.late, self.late_seconds + other.late_seconds)
 
 
 COMPUTED = ("gradient", "profile", "update")
@@ -40,7 +40,7 @@ class Pace:
     """
 
     emulate: Emulation
-    kinds: dict[str, Lateness] = field(default_factory=dict)
+    kinds: dict[str, LateResults] = field(default_factory=dict)
     clock: Callable[[], float] = clock
 
     @property
@@ -70,7 +70,7 @@ class Pace:
 
     def record(self, kind: str, late: float) -> None:
         """Count a result that was ready `late` seconds later than described (earlier if negative)."""
-        lateness = self.kinds.setdefault(kind, Lateness())
+        lateness = self.kinds.setdefault(kind, LateResults())
         lateness.count += 1
         if late > 0:
             lateness.late += 1
@@ -122,14 +122,14 @@ def realtime_priority() -> Iterator[None]:
             os.sched_setscheduler(0, before, os.sched_param(0))
 
 
-def emulation(settings: Settings, kinds: dict[str, Lateness], *, library: str, shared_links: bool) -> dict[str, Any]:
+def emulation(settings: Settings, kinds: dict[str, LateResults], *, library: str, shared_links: bool) -> dict[str, Any]:
     """For the summary: the emulation, the order and library of sums, and the lateness of results by kind."""
     late = {kind: vars(lateness) for kind, lateness in sorted(kinds.items())}
     links = {"shared_links": True} if shared_links else {}
     return {"emulate": settings.emulate, "reduction": settings.reduction, "library": library, **links, **late}
 
 
-def late_warnings(kinds: dict[str, Lateness], seconds: float) -> list[str]:
+def late_warnings(kinds: dict[str, LateResults], seconds: float) -> list[str]:
     """One warning if any results took longer than described; otherwise none."""
     late = [f"{lateness.late} of {lateness.count} {kind}s" for kind, lateness in sorted(kinds.items()) if lateness.late]
     if not late:

@@ -8,6 +8,8 @@ its answer contains their states.
 
 A checkpoint contains a lost rank in the state in which it will return. If all ranks form a new group, an unfinished checkpoint is
 dropped. The last complete checkpoint stays, and the next one is written when it is due.
+
+A signal that asks a run to stop may reach any of its processes. `StopWatch` passes it to the leader, which decides for all.
 """
 
 from __future__ import annotations
@@ -15,26 +17,31 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from threading import Event, Thread
 from typing import Any
 
 from hetsim.checkpoints.file import classes_of, packed, unpacked
 from hetsim.checkpoints.saver import NoSaver, Saver
 from hetsim.coordination.state import State
 from hetsim.distributed.communication.clock_alignment import Clocks
-from hetsim.distributed.communication.state_questions import Answering, StateQuestions
+from hetsim.distributed.communication.mailbox import Answering, StateQuestions
 from hetsim.distributed.communication.transport import Transport
+from hetsim.distributed.membership.keeper import STOP, Store
+from hetsim.runtime.checkpointing import StopRequest
 from hetsim.runtime.preparation import Preparation
 from hetsim.runtime.rank import Checkpoint, RankState
 from hetsim.runtime.recording.metrics import RankActivity
 from hetsim.runtime.recording.run_record import RunRecord, activity_until
 from hetsim.runtime.recording.trace import Trace, TracePart
 
+POLL_SECONDS = 0.25
+"""The interval at which a stop request is looked for."""
 NUMBER_BYTES = 8
 """The bytes of a number in an answer: rank, then state and rows, each after its length."""
 
 
 @dataclass
-class Asked:
+class PendingCheckpoint:
     """A server's checkpoint that waits for the workers' answers."""
 
     state: State
@@ -78,7 +85,7 @@ class Saving(Answering):
         self._absences = absences
         self._on_saved = on_saved
         self._progress_at_end: dict[str, Any] = {}
-        self._asked: Asked | None = None
+        self._asked: PendingCheckpoint | None = None
         self._workers = experiment.workers_of(self.rank) if self.rank != experiment.leader else []
         """The workers of a local server."""
         self._answer: tuple[int, bytes] | None = None
@@ -107,8 +114,8 @@ class Saving(Answering):
             self._asked = asked
             questions.ask(asked.state.version, self.experiment.peers(self.rank))
 
-    def _now(self, seconds: float, progress: dict[str, Any]) -> Asked:
-        return Asked(self.record.history.last, self.record.num_gradients(), seconds, progress, self.state.snapshot())
+    def _now(self, seconds: float, progress: dict[str, Any]) -> PendingCheckpoint:
+        return PendingCheckpoint(self.record.history.last, self.record.num_gradients(), seconds, progress, self.state.snapshot())
 
     def _hand_in(self, transport: Transport, leader: int) -> None:
         # all ranks without a server take the same steps, so the memory of their optimizer is the leader's
@@ -117,7 +124,7 @@ class Saving(Answering):
         transport.control.send_bytes([self._part(own)], leader)
         transport.control.send_bytes(self.given, leader)
 
-    def _collect(self, asked: Asked, transport: Transport) -> None:
+    def _collect(self, asked: PendingCheckpoint, transport: Transport) -> None:
         for rank in transport.members:
             if rank != self.rank:
                 asked.parts[rank] = b"".join(transport.control.receive_bytes(rank))
@@ -180,7 +187,7 @@ class Saving(Answering):
         if pieces:
             self.saver.append(pieces, rank=rank, change=self.clocks.change(rank))
 
-    def _write(self, asked: Asked, at_end: Sequence[RankActivity] | None = None) -> None:
+    def _write(self, asked: PendingCheckpoint, at_end: Sequence[RankActivity] | None = None) -> None:
         """Write a checkpoint with each worker's activity so far or, at the end of the run, with `at_end`."""
         classes, num_ahead = classes_of(self.experiment), self.experiment.coordination.num_ahead
         ranks = {self.rank: asked.server}
@@ -209,7 +216,7 @@ class Saving(Answering):
         self.saver.write(Checkpoint(state=state_then, ranks=by_rank, seconds=seconds, progress=progress))
         self._on_saved(asked.state.version)
 
-    def _absent(self, rank: int, asked: Asked) -> RankState:
+    def _absent(self, rank: int, asked: PendingCheckpoint) -> RankState:
         """The state in which a lost rank will return."""
         state = RankState(rank=rank)
         optimizer = asked.server.optimizer if self.agrees else self.prepared.optimizer_of(rank).initial()
@@ -238,3 +245,38 @@ def answers(content: bytes) -> Iterator[tuple[int, bytes, bytes]]:
             found.append(content[at : at + length])
             at += length
         yield found[0], found[1], found[2]
+
+
+class StopWatch:
+    """Within this context, a stop request to any rank is passed to the leader through the processes' store.
+
+    This includes a request to the leader, because another rank may lead at the next version.
+    """
+
+    def __init__(self, store: Store, stop: StopRequest, *, leads: bool) -> None:
+        self._store = store
+        self._stop = stop
+        self.leads = leads
+        """Whether this rank leads, from now on."""
+        self._ended = Event()
+        self._thread = Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> StopWatch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join(2 * POLL_SECONDS)
+
+    def _watch(self) -> None:
+        while not self._ended.wait(POLL_SECONDS):
+            try:
+                if self._stop.asked:
+                    self._store.set(STOP, "1")
+                    return
+                if self.leads and self._store.check([STOP]):
+                    self._stop.ask()
+                    return
+            except Exception:  # the run has ended, and the store with it
+                return

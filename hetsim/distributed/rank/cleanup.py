@@ -11,7 +11,7 @@ from pathlib import Path
 from threading import Thread
 
 from hetsim.distributed.environment import WATCH
-from hetsim.distributed.pacing.cpu_quota import Uncapped, remove_own
+from hetsim.distributed.pacing.cpu_quota import CpuCap, remove_own
 from hetsim.files.folder import abandon
 from hetsim.files.lock import only_run_in
 from hetsim.files.writing import keep_names
@@ -24,7 +24,7 @@ _led: list[Path] = []
 """The locked folder of the run that this process leads."""
 
 
-def leave_with_parent(cap: Uncapped) -> None:
+def leave_with_parent(cap: CpuCap) -> None:
     """End this process when its parent has ended. First remove its CPU cap and the files of a run that it is `leading`."""
     parent = multiprocessing.parent_process()
     if parent is not None:

@@ -1,10 +1,15 @@
-"""The run and the world of a rank whose method restarts all present ranks from the last commit, after each change of the membership.
+"""The membership and the world of a rank whose method restarts all present ranks from the last commit after each change of the members.
 
 The ranks of a new group continue from the leader's last commit. Ranks without this commit receive it from the leader.
+
+Without a server, each rank copies the leader's record, and the senior remaining rank continues it (`Succession`). All ranks make the same
+versions, so a copy needs no messages. A rank that does not lead records a version `LAG` commits later. By then every rank has it, and no
+restart rolls it back. Values that only the leader has, such as times and losses, differ between records.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
@@ -13,25 +18,189 @@ from hetsim import effects as fx
 from hetsim.checkpoints.file import classes_of, packed, unpacked
 from hetsim.cluster.network.collectives import Collectives
 from hetsim.coordination.state import State
-from hetsim.distributed.communication.gloo import Group
+from hetsim.distributed.communication.gloo import GlooGroup
 from hetsim.distributed.communication.mailbox import Mailbox
 from hetsim.distributed.communication.reduction import Reduction
 from hetsim.distributed.communication.transport import Transport
 from hetsim.distributed.membership.keeper import Loss, View
-from hetsim.distributed.membership.membership import MEMBERSHIP_CHANGED, Membership, over_too_early
-from hetsim.distributed.rank.elastic import ElasticRun
-from hetsim.distributed.rank.parts import RankParts
-from hetsim.distributed.rank.succession import LAG, Succession, Told
-from hetsim.distributed.rank.turn import Answered, Turn
-from hetsim.distributed.rank.world import ProcessWorld
+from hetsim.distributed.membership.keeper_client import MEMBERSHIP_CHANGED, KeeperClient, Ledger, over_too_early
+from hetsim.distributed.rank.run import RankRun
+from hetsim.distributed.rank.surviving import SurvivingMembership
+from hetsim.distributed.rank.world import Answered, ProcessWorld, RankParts, Turn
 from hetsim.errors import RunFailed, RunOver
 from hetsim.plain import reachable
 from hetsim.runtime.rank import RankState
-from hetsim.runtime.recording.recorder import REGROUP, ignore, interval_recorder
+from hetsim.runtime.recording.metrics import RankActivity
+from hetsim.runtime.recording.progress import progress_bars
+from hetsim.runtime.recording.recorder import REGROUP, Recorder, ignore, interval_recorder
+from hetsim.runtime.recording.run_record import activity_of
+from hetsim.runtime.recording.trace import Trace, TracePart, append_received
 
+COMMITS, COPY = "commits", "copy"
+"""What a rank receives of the leader's record: its last commits, or all of it."""
+LAG = 2
+"""The maximum distance of two ranks in versions. Between two commits an all-reduce ends, which may begin before the first commit."""
 KEPT_COMMITS = LAG + 1
 """The number of a rank's commits to keep, so that they include any leader's last commit."""
 NO_VERSION = -1.0
+
+
+class RecordedCommit(NamedTuple):
+    """A commit, as recorded."""
+
+    seconds: float
+    state: State
+    applied: Sequence[fx.Contribution]
+
+
+class VersionRows(Recorder):
+    """The rows of versions, in a separate part until this rank leads."""
+
+    def __init__(self, detail: str) -> None:
+        self.part = TracePart(detail)
+        self.trace: Trace = self.part
+        self.bars: list[Recorder] = []
+
+    def begin(self, start: State) -> None:
+        self.trace.begin(start)
+
+    def commit(self, seconds: float, rank: int, state: State, applied: Sequence[fx.Contribution]) -> None:
+        for recorder in (self.trace, *self.bars):
+            recorder.commit(seconds, rank, state, applied)
+
+    def close(self, last: State) -> None:
+        """Close the progress bars. The traces are closed with the files of the run."""
+        for bar in self.bars:
+            bar.close(last)
+
+
+class Succession:
+    """One rank's part: its copy of the record until it leads.
+
+    `take_over(self)` is called when it begins to lead, and gives it the run's files.
+    """
+
+    def __init__(self, run: RankRun, rows: VersionRows, *, ledger: Ledger, take_over: Callable[[Succession], None]) -> None:
+        experiment = run.experiment
+        self.run = run
+        self.record = run.record
+        self.ledger = ledger
+        self.rows = rows
+        self.saved: int | None = None
+        """The version of the run's newest checkpoint, as far as a rank that does not lead knows."""
+        self._recent: deque[RecordedCommit] = deque(maxlen=LAG + 1)
+        """The last commits. A rank that does not lead has not recorded all of them."""
+        self._take_over = take_over
+        self._handed_in: int | None = None
+        self._handed_to = run.parts.leader
+        self.goes_on = True
+        """Whether the run continues after the recorded commits if this rank leads."""
+        self._activity_before = activity_of(run.prepared.checkpoint, experiment.num_workers, experiment.coordination.num_ahead)
+        """Each worker's activity before the run was resumed."""
+
+    @property
+    def known(self) -> tuple[float, float, float]:
+        """The record's last versions, without and with the last commit, and the newest checkpoint's version or -1."""
+        recorded = self.record.history.last.version
+        saved = self.run.saving.saver.newest if self.record.leads else self.saved
+        newest = max([recorded, *(commit.state.version for commit in self._recent)])
+        return float(recorded), float(newest), NO_VERSION if saved is None else float(saved)
+
+    def commits(self, commit: RecordedCommit) -> None:
+        """This rank commits a version."""
+        if not self.record.leads:
+            self._settle(commit.state.version - LAG, self.run.parts.leader)
+        self._recent.append(commit)
+
+    def _settle(self, version: float, leader: int) -> None:
+        """Record the commits up to this version, which all ranks have."""
+        for seconds, state, applied in self._recent:
+            if self.record.history.last.version < state.version <= version:
+                self.goes_on = self.record.history.commit(seconds, leader, state, applied)
+
+    def hands_in(self, version: int) -> None:
+        """This rank sends its state at this version, after the leader's decision."""
+        self.decided(version)
+        self._handed_in, self._handed_to = version, self.run.parts.leader
+
+    def decided(self, version: int) -> None:
+        """The leader has decided on this version. Data that were sent before are saved."""
+        if self._handed_in is not None and self._handed_in < version:
+            self.has_saved(self._handed_in)
+
+    def has_saved(self, version: int) -> None:
+        """The run has a checkpoint at this version that was unknown to this rank. It contains the data that were sent until then."""
+        self._settle(version, self.run.parts.leader)
+        self.rows.part.drain()
+        self.saved = version
+        if self._handed_in is not None and self._handed_in <= version:
+            self._handed_in = None
+
+    def go_on_from(self, version: int, saved: float) -> None:
+        """All ranks continue from this version. The leader's newest known complete checkpoint is at version `saved`, or -1."""
+        while self._recent and self._recent[-1].state.version > version:
+            self._recent.pop()
+        if not self.record.leads and saved not in (NO_VERSION, self.saved):
+            self.has_saved(int(saved))
+        self._take_back()
+
+    def _take_back(self) -> None:
+        """Append the unsaved rows again that this rank sent to a lost leader."""
+        run, trace = self.run, self.run.trace
+        if self._handed_in is not None and run.parts.leader != self._handed_to and isinstance(trace, TracePart):
+            append_received(trace, iter(run.saving.given), rank=run.rank)
+        self._handed_in = None
+
+    def record_for(self, known: Sequence[float]) -> tuple[str, Any]:
+        """On the leader: the data for a rank whose record ends with these versions."""
+        run, lacking = self.run, [commit for commit in self._recent if commit.state.version > known[1]]
+        if lacking and lacking[0].state.version == known[1] + 1:
+            return COMMITS, [commit._replace(applied=tuple(commit.applied)) for commit in lacking]
+        return COPY, {
+            **self.record.progress(), "num_gradients": self.record.num_gradients(), "ledger": self.ledger.saved(),
+            "activity": [its.as_numbers() for its in self._activity_before], "begun": run.begun - self.ledger.shift,
+        }  # fmt: skip
+
+    def catch_up(self, state: State, record: tuple[str, Any]) -> None:
+        """Update to the leader's record at this state, from the data that it has sent."""
+        kind, content = record
+        if kind == COMMITS:
+            for commit in content:
+                self.commits(commit)
+            return
+        self.record.restore(content, content["num_gradients"])
+        self.record.history.last = state
+        self.rows.part.drain()
+        self.rows.begin(state)
+        self._recent.clear()
+        self.run.begun = content["begun"] + self.ledger.shift
+        self.ledger.restore(content["ledger"])
+        self._know_before(content["activity"])
+
+    def _know_before(self, activity: Sequence[Mapping[str, Any]]) -> None:
+        """Set each worker's activity before the resume, which a joining rank does not know."""
+        run = self.run
+        if run.joined:
+            run.joined = False
+            self._activity_before = [RankActivity.of_numbers(numbers, run.experiment.coordination.num_ahead) for numbers in activity]
+            for mine, before in zip(run.metrics.activity, self._activity_before, strict=True):
+                mine.add(before)
+            run.saving.joined = False
+
+    def lead(self) -> None:
+        """This rank leads from now on."""
+        self.run.parts.leader = self.run.rank
+        self._take_over(self)
+        self._take_back()
+        self.record.leads = True
+
+    def writes(self, trace: Trace) -> None:
+        """Write later rows to this trace of the run, after the unwritten ones."""
+        self._settle(math.inf, self.run.rank)
+        self.rows.part.close()
+        trace.begin(self.record.history.last)
+        self.rows.trace = trace
+        self.rows.bars = progress_bars(self.run.experiment, self.run.prepared.plan.num_positions)
 
 
 class LastCommit(NamedTuple):
@@ -41,7 +210,7 @@ class LastCommit(NamedTuple):
     optimizer: Any
 
 
-class Agreed(NamedTuple):
+class Agreement(NamedTuple):
     """The commit from which to continue, and the time of the last rank's entry, in seconds of the run."""
 
     commit: LastCommit
@@ -54,7 +223,7 @@ class Agreed(NamedTuple):
     """Whether this commit is the last of the run."""
 
 
-def agreed(
+def agree(
     control: Transport,
     kept: Sequence[LastCommit],
     *,
@@ -63,7 +232,7 @@ def agreed(
     entered: float,
     ended: bool = False,
     succession: Succession | None = None,
-) -> Agreed:
+) -> Agreement:
     """The leader's last commit, which `kept` may contain. A collective of all members. Values from other ranks are in the CPU's memory.
 
     A rank without the commit receives it from the leader in a checkpoint's form, with objects only of these classes. Each rank sends its
@@ -76,10 +245,10 @@ def agreed(
     wanted = by_rank[leader][1]
     if wanted == NO_VERSION:
         raise RunFailed("every node of the cluster that had the weights is gone: the run is lost")
-    lacks_commit = {rank for rank, its in by_rank.items() if not its[0] <= wanted <= its[1]}
-    lacks_record = {rank for rank, its in by_rank.items() if succession is not None and not its[2] <= wanted <= its[3]}
+    lacks_commit = {rank for rank, numbers in by_rank.items() if not numbers[0] <= wanted <= numbers[1]}
+    lacks_record = {rank for rank, numbers in by_rank.items() if succession is not None and not numbers[2] <= wanted <= numbers[3]}
     lacking = lacks_commit | lacks_record
-    last_entry = max(its[-1] for its in ranks)
+    last_entry = max(numbers[-1] for numbers in ranks)
     if control.rank == leader:
         for rank in sorted(lacking):
             record = succession.record_for(by_rank[rank][2:4]) if succession is not None and rank in lacks_record else None
@@ -87,8 +256,8 @@ def agreed(
     sent, record = unpacked(b"".join(control.receive_bytes(leader)), classes) if control.rank in lacking else (None, None)
     commit = sent or next(commit for commit in kept if commit.state.version == wanted)
     if succession is None:
-        return Agreed(commit, last_entry)
-    return Agreed(commit, last_entry, record, saved=by_rank[leader][4], ended=bool(by_rank[leader][5]))
+        return Agreement(commit, last_entry)
+    return Agreement(commit, last_entry, record, saved=by_rank[leader][4], ended=bool(by_rank[leader][5]))
 
 
 class RegroupingWorld(ProcessWorld):
@@ -100,15 +269,15 @@ class RegroupingWorld(ProcessWorld):
     restarts: ClassVar[bool] = True
 
     def __init__(
-        self, parts: RankParts, *, membership: Membership, mailbox_in: Callable[[Group], Mailbox], joins: bool,
+        self, parts: RankParts, *, client: KeeperClient, mailbox_in: Callable[[GlooGroup], Mailbox], joins: bool,
         succession: Succession | None = None, **options: Any,
     ) -> None:  # fmt: skip
         super().__init__(parts, **options)
-        self.membership = membership
+        self.client = client
         self._mailbox_in = mailbox_in
         self.succession = succession
         self._has_group = not joins
-        self._classes = classes_of(self.experiment) | reachable(LastCommit, Loss, Told)
+        self._classes = classes_of(self.experiment) | reachable(LastCommit, Loss, RecordedCommit)
         self._commits = deque([] if joins else [LastCommit(parts.prepared.start, parts.state.optimizer)], maxlen=KEPT_COMMITS)
         self._has_ended = False
         """Whether the last commit was the last of the run."""
@@ -117,14 +286,14 @@ class RegroupingWorld(ProcessWorld):
     def answer_effect(self, effect: fx.Effect[Any], turn: Turn) -> Answered:
         """The same as in the base class. Raises PeerLost for effects with other ranks if the membership has changed."""
         if effect.communicates and not isinstance(effect, fx.Commit | fx.Regroup):
-            self.membership.check()
+            self.client.check()
         return super().answer_effect(effect, turn)
 
     def commit(self, state: RankState, effect: fx.Commit, turn: Turn) -> Answered:
         """The same as in the base class. The last commits are kept."""
         self._commits.append(LastCommit(effect.state, state.optimizer))
         if self.succession is not None:
-            self.succession.commits(Told(turn.at - self.began, effect.state, effect.applied))
+            self.succession.commits(RecordedCommit(turn.at - self.began, effect.state, effect.applied))
         going, at = super().commit(state, effect, turn)
         self._has_ended = not going
         if self.succession is not None:
@@ -140,36 +309,31 @@ class RegroupingWorld(ProcessWorld):
         """Form a new group of all present ranks, which restart from the leader's last commit. Takes as long as this takes."""
         experiment, succession, entered = self.experiment, self.succession, self.pace.clock()
         self.leave_group()
-        if self._has_group and not self.membership.changed:  # a connection broke
-            self.membership.wait_for_newer(self.membership.formed)
+        if self._has_group and not self.client.changed:  # a connection broke
+            self.client.wait_for_newer(self.client.formed)
         while True:
             try:
-                group = self.membership.form(least=1 + experiment.coordination.needs_server)
-                self.parts.leader = leader = self.membership.leader
-                if not self._commits and self.membership.is_first:  # of a run that began without any rank
+                group = self.client.form(least=1 + experiment.coordination.needs_server)
+                self.parts.leader = leader = self.client.leader
+                if not self._commits and self.client.is_first:  # of a run that began without any rank
                     self._commits.append(LastCommit(self.prepared.start, state.optimizer))
                 if succession is not None and leader == self.rank and not self.parts.record.leads:
                     succession.lead()
                     self._has_ended |= not succession.goes_on
-                found = agreed(
-                    group.control,
-                    self._commits,
-                    leader=leader,
-                    classes=self._classes,
-                    entered=entered - self.began,
-                    ended=self._has_ended,
-                    succession=succession,
-                )
+                agreement = agree(
+                    group.control, self._commits, leader=leader, classes=self._classes, entered=entered - self.began,
+                    ended=self._has_ended, succession=succession,
+                )  # fmt: skip
                 break
             except fx.PeerLost:
-                self.membership.wait_for_newer(self.membership.formed)
+                self.client.wait_for_newer(self.client.formed)
         if succession is not None:
-            succession.go_on_from(found.commit.state.version, found.saved)
-            if found.record is not None:
-                succession.catch_up(found.commit.state, found.record)
-        self._has_group, self._has_ended = True, found.ended
-        self._commits = deque([found.commit], maxlen=KEPT_COMMITS)
-        self.last, optimizer = found.commit
+            succession.go_on_from(agreement.commit.state.version, agreement.saved)
+            if agreement.record is not None:
+                succession.catch_up(agreement.commit.state, agreement.record)
+        self._has_group, self._has_ended = True, agreement.ended
+        self._commits = deque([agreement.commit], maxlen=KEPT_COMMITS)
+        self.last, optimizer = agreement.commit
         self.prepared.restart(state, self.last, optimizer=optimizer)
         workers = [rank for rank in group.members if rank < experiment.num_workers]
         self.transport, self.collectives = group, Collectives(experiment.cluster, workers, seed=experiment.seed)
@@ -178,9 +342,9 @@ class RegroupingWorld(ProcessWorld):
         self.parts.saving.forget()
         self.mailbox = self._mailbox_in(group)
         end = self.pace.clock()
-        self.membership.ledger.regrouped(self.began + found.last_entry, end)
+        self.client.ledger.regrouped(self.began + agreement.last_entry, end)
         self.record[REGROUP]((turn.at - self.began, end - self.began, self.rank, REGROUP, self.last.version, 0, 0, 0))
-        if found.ended:  # the leader that is lost had made the last version
+        if agreement.ended:  # the leader that is lost had made the last version
             raise RunOver
         return fx.Regrouped(frozenset(range(experiment.num_workers)) - set(workers), self.last), end
 
@@ -190,70 +354,71 @@ class RegroupingWorld(ProcessWorld):
 
     def leave_group(self) -> None:
         """Release the group when nothing uses it any more."""
-        if isinstance(self.transport, Group):
+        if isinstance(self.transport, GlooGroup):
             self.transport.interrupt()
         self.mailbox.abandon(fx.PeerLost(MEMBERSHIP_CHANGED))
-        if isinstance(self.transport, Group):
+        if isinstance(self.transport, GlooGroup):
             self.second.shutdown()  # what is under way there raises PeerLost, which nobody waits for
             self.second = self._second_thread()
             self.transport.close()
 
 
-class RegroupingRun(ElasticRun):
-    """A rank's run in a sequence of groups."""
+class RegroupingMembership(SurvivingMembership):
+    """The members of a method whose ranks form a new group after each change. With a `succession`, the senior member leads."""
 
-    def _world(self, group: Group | None) -> RegroupingWorld:
+    succession: Succession | None = None
+
+    def _world_in(self, group: GlooGroup | None, run: RankRun) -> RegroupingWorld:
         if group is not None:
-            self.membership.enter(group)
+            self.client.enter(group)
         return RegroupingWorld(
-            self.parts, membership=self.membership, mailbox_in=self._new_mailbox, joins=group is None, succession=self.succession,
-            **self._shared(group or self.alone),
+            run.parts, client=self.client, mailbox_in=run.mailbox, joins=group is None, succession=self.succession,
+            **self._connections_of(group or self.alone, run),
         )  # fmt: skip
 
-    def _run(self, world: RegroupingWorld, state: State | None) -> None:
-        membership = self.membership
+    def run(self, run: RankRun, world: Any) -> None:
+        client, state = self.client, self._first_state(run)
         while True:
             result: State | None = None
             try:
-                result = world.run(self._program(state), now=state is None)
+                result = world.run(self._program(run, state), now=state is None)
             except RunOver:
-                if membership.view.over:
-                    if self.record.leads:  # who else may say it?
+                if client.view.over:
+                    if run.record.leads:  # who else may say it?
                         raise over_too_early() from None
                     return
                 # otherwise the last version is made, though nobody has told yet
-            if self.record.leads:
-                self.history.record_discarded(result)
+            run.record_end(result)
             try:
-                if not membership.changed:
+                if not client.changed:
                     world.mailbox.close()
                 world.transport.control.barrier()
             except fx.PeerLost:
-                if not membership.changed:  # a connection broke, and others may wait in the barrier until they are told
-                    membership.wait_for_newer(membership.formed)
-            if not self.record.leads:
-                if membership.wait_until_over():
+                if not client.changed:  # a connection broke, and others may wait in the barrier until they are told
+                    client.wait_for_newer(client.formed)
+            if not run.record.leads:
+                if client.wait_until_over():
                     return
-                if self.succession is None or not membership.leads_next:
+                if self.succession is None or not client.leads_next:
                     state = None
                     continue
                 self.succession.lead()
-                self.history.record_discarded(result)
-            membership.tell_over()
-            membership.ends_within(membership.patience)
+                run.record_end(result)
+            client.tell_over()
+            client.ends_within(client.patience)
             return
 
-    def _changed(self, world: RegroupingWorld, view: View) -> None:
-        if self.membership.changed and not self.membership.ended_quietly:
+    def _change(self, view: View, run: RankRun, world: Any) -> None:
+        if self.client.changed and not self.client.ended_quietly:
             world.interrupt()
 
-    def _meet_after_end(self, world: RegroupingWorld) -> None:
-        if self.membership.ended_quietly:
-            return
+    def leave(self, run: RankRun, world: Any) -> Mapping[int, Transport]:
+        if self.client.ended_quietly:
+            return dict.fromkeys(world.transport.members, world.transport)
         world.leave_group()
         while True:
             try:
-                self.transport = self.membership.form(least=1, after_end=True)
-                return
+                group = self.client.form(least=1, after_end=True)
+                return dict.fromkeys(group.members, group)
             except fx.PeerLost:
-                self.membership.wait_for_newer(self.membership.formed)
+                self.client.wait_for_newer(self.client.formed)

@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
 from hetsim.distributed.communication.reduction import Library
-from hetsim.distributed.devices import shared_gpu_warnings
-from hetsim.distributed.pacing.cpu_quota import Uncapped, quota_warnings
-from hetsim.distributed.pacing.padding import Lateness, clock, emulation, late_warnings
+from hetsim.distributed.environment import Settings
+from hetsim.distributed.pacing.cpu_quota import CpuCap, quota_warnings
+from hetsim.distributed.pacing.padding import LateResults, clock, emulation, late_warnings
 from hetsim.distributed.rank.run import RankRun
-from hetsim.distributed.settings import Settings
 from hetsim.effects import PeerLost
 from hetsim.errors import RunStopped
 from hetsim.pool.cores import free_cores
@@ -25,7 +25,7 @@ from hetsim.runtime.recording.metrics import RankActivity
 from hetsim.runtime.recording.trace import Trace, TracePart, append_received
 
 
-def send_results(run: RankRun, cap: Uncapped) -> None:
+def send_results(run: RankRun, cap: CpuCap) -> None:
     """Send this rank's results to the leader: numbers as JSON, and its rows as an Arrow stream."""
     assert isinstance(run.trace, TracePart)
     is_worker = run.rank < run.experiment.num_workers
@@ -36,11 +36,12 @@ def send_results(run: RankRun, cap: Uncapped) -> None:
         "gpu": run.prepared.task.device.gpu,
         "lateness": {kind: vars(lateness) for kind, lateness in run.pace.kinds.items()},
         "cap": cap.report,
-        "lost": run.seen_lost(),
+        "lost": [(rank, at - run.began) for rank, at in run.membership.ledger.unannounced.items()],
     }
     run.close()
-    transport, leader = run.transport, run.parts.leader
-    run.finish_clocks(transport, run.rank, leader)
+    leader = run.parts.leader
+    transport = run.transports[leader]
+    transport.unless_lost(partial(run.clocks.finish_with, transport, run.pace.clock, run.rank), leader)
     transport.send_bytes([json.dumps(numbers).encode()], leader)
     transport.send_bytes(run.trace.pieces(), leader)
     if run.experiment.checkpoint.enabled:
@@ -50,7 +51,7 @@ def send_results(run: RankRun, cap: Uncapped) -> None:
 class Results(NamedTuple):
     """The ranks' results besides their rows and their activity."""
 
-    lateness: dict[str, Lateness]
+    lateness: dict[str, LateResults]
     """The lateness of all ranks together, by kind."""
     devices: list[str]
     """The device of each rank."""
@@ -64,18 +65,20 @@ class Results(NamedTuple):
     """The ranks that were lost before they had sent all results."""
 
 
-def collect_results(run: RankRun, trace: Trace, cap: Uncapped) -> Results:
+def collect_results(run: RankRun, trace: Trace, cap: CpuCap) -> Results:
     """On the leader: receive the other ranks' results in rank order, and their rows for this trace. A lost rank's results are lost."""
     experiment, clocks = run.experiment, run.clocks
-    lateness: dict[str, Lateness] = defaultdict(Lateness, run.pace.kinds)
+    lateness: dict[str, LateResults] = defaultdict(LateResults, run.pace.kinds)
     devices = [run.prepared.task.device.name] * experiment.num_ranks
     gpus = [0.0] * experiment.num_ranks
     gpus[run.rank] = run.prepared.task.device.gpu
     caps, states = {run.rank: cap.report}, {}
     missing = []
-    for rank, transport in sorted(run.sources.items()):
+    for rank, transport in sorted(run.transports.items()):
+        if rank == run.rank:
+            continue
         try:
-            run.finish_clocks(transport, rank, rank)
+            transport.unless_lost(partial(clocks.finish_with, transport, run.pace.clock, rank), rank)
             numbers = json.loads(b"".join(transport.receive_bytes(rank)))
             append_received(trace, transport.receive_bytes(rank), rank=rank, change=clocks.change(rank))
             if numbers["activity"] is not None:
@@ -83,15 +86,17 @@ def collect_results(run: RankRun, trace: Trace, cap: Uncapped) -> Results:
                 if numbers["joined"]:
                     activity = activity.after(run.metrics.activity[rank])
                 run.metrics.activity[rank] = activity.on_clock(*clocks.line(rank)) if clocks.several else activity
-            run.have_seen_lost(numbers["lost"], *clocks.line(rank))
+            rate, shift = clocks.line(rank)
+            for lost, seconds in numbers["lost"]:
+                run.membership.ledger.lost_connection(lost, run.began + shift + rate * seconds)
             devices[rank], gpus[rank] = numbers["device"], numbers["gpu"]
             for kind, counts in numbers["lateness"].items():
-                lateness[kind] += Lateness(**counts)
+                lateness[kind] += LateResults(**counts)
             caps[rank] = numbers["cap"]
             if experiment.checkpoint.enabled:
                 states[rank] = b"".join(transport.receive_bytes(rank))
         except PeerLost:
-            if not run.survives(rank):
+            if not run.membership.lose(rank):
                 raise
             missing.append(rank)
     return Results(lateness, devices, gpus, caps, states, missing)
@@ -116,10 +121,7 @@ def close(run: RankRun, trace: Trace, states: dict[int, bytes], activity: Sequen
         raise RunStopped(run.saving.saver.sentence(run.history.last, run.metrics.applied.seconds))
 
 
-def summarised(
-    run: RankRun, folder: Path, settings: Settings, results: Results, *,
-    library: Library, begun: float, losses: dict[str, Any] | None = None,
-) -> dict[str, Any]:  # fmt: skip
+def summarised(run: RankRun, folder: Path, settings: Settings, results: Results, *, library: Library) -> dict[str, Any]:
     """On the leader: write the run's files. Returns the summary."""
     experiment, clocks = run.experiment, run.clocks
     emulated = emulation(settings, results.lateness, library=library, shared_links=run.emulates_links)
@@ -136,12 +138,22 @@ def summarised(
         warnings += crowded_warnings(experiment.threads, experiment.widths[: experiment.num_workers], free_cores())
     if clocks.several:
         emulated["clocks"] = clocks.as_numbers()
-    if losses is not None:
+    if (losses := run.membership.ledger.as_numbers(run.began)) is not None:
         emulated["losses"] = losses
     summary = summary_of(
-        run.outcome, backend="dist", wall_seconds=clock() - begun, devices=results.devices, emulation=emulated, warnings=warnings
+        run.outcome, backend="dist", wall_seconds=clock() - run.begun, devices=results.devices, emulation=emulated, warnings=warnings
     )
     return write_summary(folder, run.outcome, summary)
+
+
+def shared_gpu_warnings(gpus: Sequence[float]) -> list[str]:
+    """A sentence for each GPU that several ranks share."""
+    ranks = {gpu: [str(rank) for rank, other in enumerate(gpus) if other == gpu] for gpu in gpus if gpu}
+    return [
+        f"ranks {', '.join(sharing[:-1])} and {sharing[-1]} share a GPU: the steps of one take longer while another computes"
+        for sharing in ranks.values()
+        if len(sharing) > 1
+    ]
 
 
 def crowded_warnings(threads: int, widths: Sequence[int], cores: int) -> list[str]:

@@ -1,10 +1,14 @@
-"""One rank's run: its profile, the common start of all ranks, and its program."""
+"""One rank's run: its profile, the common start of all ranks, and its program, among ranks that a membership describes.
+
+`FixedMembership` is for a run that any loss ends. The memberships that survive losses are in `surviving.py` and `regrouping.py`.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import gc
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
@@ -20,24 +24,25 @@ from hetsim.distributed.communication.clock_alignment import Clocks
 from hetsim.distributed.communication.mailbox import Mailbox
 from hetsim.distributed.communication.reduction import Reduction
 from hetsim.distributed.communication.transport import Transport
-from hetsim.distributed.pacing.cgroups import own_quota
-from hetsim.distributed.pacing.link_emulator import LinkEmulator
+from hetsim.distributed.membership.keeper import Store
+from hetsim.distributed.membership.keeper_client import Ledger
+from hetsim.distributed.pacing.cpu_quota import own_quota
 from hetsim.distributed.pacing.padding import Pace
+from hetsim.distributed.pacing.shared_links import LinkEmulator
 from hetsim.distributed.rank.checkpointing import Saving
-from hetsim.distributed.rank.parts import RankParts
-from hetsim.distributed.rank.standstill import StandstillWatch, Store
-from hetsim.distributed.rank.world import ProcessWorld
+from hetsim.distributed.rank.standstill import StandstillWatch
+from hetsim.distributed.rank.world import ProcessWorld, RankParts
 from hetsim.effects import Batch, Node
-from hetsim.errors import RunFailed
+from hetsim.errors import RunFailed, RunOver
 from hetsim.runtime.experiment import Experiment, Optimizers
 from hetsim.runtime.nonfinite import NonfiniteGradients
 from hetsim.runtime.preparation import Preparation, prepare
 from hetsim.runtime.profiling import Profile, seconds_for_quota
 from hetsim.runtime.rank import Checkpoint, RankState
 from hetsim.runtime.recording.history import History
-from hetsim.runtime.recording.metrics import Metrics
+from hetsim.runtime.recording.metrics import Metrics, RankActivity
 from hetsim.runtime.recording.outcome import RunOutcome
-from hetsim.runtime.recording.recorder import Recorder
+from hetsim.runtime.recording.recorder import DOWN, Recorder, interval_recorder
 from hetsim.runtime.recording.run_record import RunRecord
 from hetsim.runtime.recording.trace import Trace
 from hetsim.vector import nbytes
@@ -47,11 +52,101 @@ SAME_LOSS = 1e-3
 """The maximum relative difference of two losses of the same samples. Different machines may compute different last bits."""
 
 
+class GroupMembership(ABC):
+    """The ranks that take part in a run, as one rank sees them, and what this rank does when they change.
+
+    `RankRun.run` calls `begin`, `enter`, `run` and `leave`, in this order. PeerLost from one of them ends the run.
+    """
+
+    rank: int
+    leader: int
+    """The rank that keeps the record of the run, and decides when the run ends."""
+    joined: bool = False
+    """Whether this rank joins a running run."""
+    has_results: bool = True
+    """Whether this rank has taken part."""
+    ledger: Ledger
+    """The losses of the run. Empty if the first loss ends it."""
+
+    @property
+    @abstractmethod
+    def members(self) -> Collection[int]:
+        """The ranks that take part now."""
+
+    @abstractmethod
+    def begin(self, run: RankRun, loss: float) -> float:
+        """Agree with the other ranks on the beginning of the run. Returns its time by this host's clock.
+
+        `loss` is this rank's loss of the first samples, which all ranks compare. A rank that joins later waits until then, and gets
+        RunOver if the run ends before.
+        """
+
+    @abstractmethod
+    def enter(self, run: RankRun) -> ProcessWorld:
+        """Connect to the members. Returns this rank's world among them."""
+
+    @abstractmethod
+    def run(self, run: RankRun, world: ProcessWorld) -> None:
+        """Run this rank's program to the end of the run, and wait until the members' programs have ended."""
+
+    @abstractmethod
+    def leave(self, run: RankRun, world: ProcessWorld) -> Mapping[int, Transport]:
+        """The transports for the results: on the leader to each rank that has any, on another rank to the leader."""
+
+    def lose(self, rank: int) -> bool:
+        """Record that the connection to this rank broke. Returns whether the run continues without it."""
+        return False
+
+    def have_saved(self, version: int) -> None:  # noqa: B027  only some report it
+        """On the leader: record that the checkpoint at this version is complete."""
+
+    def ranks_at_a_standstill(self) -> Collection[int]:
+        """The ranks that must all wait if the run can make no progress."""
+        return self.members
+
+
+class FixedMembership(GroupMembership):
+    """The ranks of this transport. The loss of any of them ends the run.
+
+    Without a `reduction`, all-reduces use the transport, in rank order.
+    """
+
+    def __init__(self, transport: Transport, *, leader: int, reduction: Reduction | None = None) -> None:
+        self.transport = transport
+        self.rank = transport.rank
+        self.leader = leader
+        self.reduction = reduction
+        self.ledger = Ledger(transport.members)
+
+    @property
+    def members(self) -> Collection[int]:
+        return self.transport.members
+
+    def begin(self, run: RankRun, loss: float) -> float:
+        run.check_same_task(self.transport, loss)
+        return run.agree_on_begin(self.transport)
+
+    def enter(self, run: RankRun) -> ProcessWorld:
+        reduction = self.reduction or Reduction.by_gloo(self.transport, run.prepared.task.device, "ordered")
+        return ProcessWorld(
+            run.parts, transport=self.transport, mailbox=run.mailbox(self.transport), reduction=reduction, began=run.began
+        )  # fmt: skip
+
+    def run(self, run: RankRun, world: ProcessWorld) -> None:
+        program = run.experiment.coordination.program(run.node, run.prepared.plan, run.prepared.start)
+        run.record_end(world.run(program))
+        world.mailbox.close()
+        self.transport.control.barrier()  # until all programs have ended, or the watch reports a standstill
+
+    def leave(self, run: RankRun, world: ProcessWorld) -> Mapping[int, Transport]:
+        return dict.fromkeys(self.members, self.transport)
+
+
 class RankRun:
     """One rank's part of a run. After `run`, its results are in `metrics`. On the leader, they are in `record`, too.
 
-    A rank that does not lead copies versions to `copied_to` if it may lead later. Threads that only move messages are started in a block
-    `uncapped()`. Without a `reduction`, all-reduces use the transport, in rank order.
+    A rank that does not lead copies versions to `copies` if it may lead later. Threads that only move messages are started in a block
+    `uncapped()`.
     """
 
     def __init__(
@@ -59,30 +154,29 @@ class RankRun:
         prepared: Preparation,
         trace: Trace,
         *,
-        transport: Transport,
+        membership: GroupMembership,
         pace: Pace,
-        reduction: Reduction | None = None,
         clocks: Clocks | None = None,
         keep: Callable[[RankState], None] | None = None,
         recorders: Sequence[Recorder] = (),
-        copied_to: Sequence[Recorder] = (),
+        copies: Sequence[Recorder] = (),
         saver: Saver | NoSaver | None = None,
-        joined: bool = False,
         uncapped: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
         micro_batch: int | None = None,
-        leader: int | None = None,
     ) -> None:
         self.experiment = experiment = prepared.experiment
         self.prepared = prepared
-        self.rank = rank = transport.rank
-        self.transport = transport
-        self.joined = joined
-        """Whether this rank joins a running run."""
+        self.membership = membership
+        self.rank = rank = membership.rank
+        self.joined = membership.joined
+        """Whether this rank joins a running run, and has not received the leader's record yet."""
         self.begun = pace.clock()
         """The start of the run's processes, or at least of this one, by this host's clock."""
+        self.began = 0.0
+        """The time at which the run's clock was at 0, by this host's clock."""
         self.pace = pace
-        self.reduction = reduction
         self.clocks = clocks or Clocks.shared(experiment.num_ranks, leader=experiment.leader)
+        self.clocks.seconds_before = prepared.checkpoint.began
         self.trace = trace
         self.emulates_links = pace.pad and experiment.coordination.needs_server and experiment.cluster.shares_links
         """Whether messages are held as if they shared the described links."""
@@ -90,26 +184,28 @@ class RankRun:
         self.metrics = Metrics(
             experiment.num_workers, num_ahead=experiment.coordination.num_ahead, weights=experiment.weights_of(prepared.task)
         )
-        self.clocks.seconds_before = prepared.checkpoint.began
         profile = prepared.profile
         profile.record([trace, *recorders], experiment.profile_batches, [rank] if rank < len(profile.seconds) else [])
         self.recorders: list[Recorder] = [self.metrics, trace, *recorders]
         self.last = prepared.start
         """The state that this rank committed last. On a worker of a server, the state at the beginning."""
         self.absent_at_end: frozenset[int] = frozenset()
-        leader = experiment.leader if leader is None else leader
-        leads = rank == leader
-        observers = [trace, *recorders] if leads else copied_to
-        keeps = experiment.checkpoint.enabled
-        self.record = RunRecord(prepared, self.metrics, observers, at_once=False, keeps=keeps, leads=leads)
+        self.transports: Mapping[int, Transport] = {}
+        """After the run: the transport for each rank's results, see `GroupMembership.leave`."""
+        self._recorded_absences: dict[int, float] = {}
+        """The time until which each rank's absences are in the trace, in seconds of the run."""
+        leads = rank == membership.leader
+        observers = [trace, *recorders] if leads else copies
+        self.record = RunRecord(prepared, self.metrics, observers, at_once=False, keeps=experiment.checkpoint.enabled, leads=leads)
         state = prepared.rank_state(rank)
         self.saving = Saving(
             prepared, state, self.record, trace, clocks=self.clocks, saver=saver or NoSaver(), joined=self.joined,
-            absences=self.absences_over, on_saved=self.have_saved,
+            absences=self.record_absences_before, on_saved=membership.have_saved,
         )  # fmt: skip
         self.parts = RankParts(
-            prepared=prepared, state=state, leader=leader, pace=pace, record=self.record, recorders=self.recorders, saving=self.saving,
-            nonfinite=NonfiniteGradients(experiment.nonfinite, self.metrics.activity), keep=keep, micro_batch=micro_batch,
+            prepared=prepared, state=state, leader=membership.leader, pace=pace, record=self.record, recorders=self.recorders,
+            saving=self.saving, nonfinite=NonfiniteGradients(experiment.nonfinite, self.metrics.activity), keep=keep,
+            micro_batch=micro_batch,
         )  # fmt: skip
 
     @property
@@ -117,73 +213,105 @@ class RankRun:
         """The versions of the run. On a rank that does not lead, the versions in its copy."""
         return self.record.history
 
+    @property
+    def node(self) -> Node:
+        """This rank, for its program."""
+        return Node(self.rank, self.experiment.num_workers, self.parts.state.own)
+
     def run(self, store: Store | None = None, report: Callable[[RunFailed], None] | None = None) -> None:
         """Run this rank's program with those of the other ranks. `report(error)` is called on the leader if no rank can continue."""
-        experiment, rank, transport = self.experiment, self.rank, self.transport
-        coordination, num_workers = experiment.coordination, experiment.num_workers
-        loss = warm_up(self.prepared, samples=experiment.first_samples)
-        check_same_task(transport.control.gather_numbers(loss, float(self.prepared.start.version)), experiment.workload.name)
-        started = self.clocks.begin(transport, self.pace.clock)
-        began = started - self.prepared.checkpoint.began  # when the run's clock was at 0
-        mailbox = self.mailbox(transport, began=began)
-        reduction = self.reduction or Reduction.by_gloo(transport, self.prepared.task.device, "ordered")
-        world = ProcessWorld(self.parts, transport=transport, mailbox=mailbox, reduction=reduction, began=began)
-        leads = self.record.leads
+        with contextlib.suppress(RunOver):  # before this rank took part
+            self._take_part(store, report)
+
+    def _take_part(self, store: Store | None, report: Callable[[RunFailed], None] | None) -> None:
+        membership = self.membership
+        loss = warm_up(self.prepared, samples=self.experiment.first_samples)
+        self.began = membership.begin(self, loss)
+        world = membership.enter(self)
         watch: Any = contextlib.nullcontext()
         if store is not None:
-            watch = StandstillWatch(store, rank, lambda: range(experiment.num_ranks), world.waiting, report, leads=lambda: leads)
-        program = coordination.program(Node(rank, num_workers, self.parts.state.own), self.prepared.plan, self.prepared.start)
+            watch = StandstillWatch(
+                store, self.rank, membership.ranks_at_a_standstill, world.waiting, report, leads=lambda: self.record.leads
+            )
         with watch:
-            self.pace.sleep_until(started)
+            self.pace.sleep_until(self.began + self.prepared.checkpoint.began)
             gc.freeze()
             try:
-                result: State | None = world.run(program)
+                membership.run(self, world)
             finally:
                 gc.unfreeze()
-            self.last = world.last
-            if leads:
-                self.history.record_discarded(result)
-            mailbox.close()
-            self.saving.end(mailbox.states)
-            transport.control.barrier()  # until all programs have ended, or the watch reports a standstill
-        self.clocks.finish(transport, self.pace.clock)
+                self.last = world.last
+        self.saving.end(world.mailbox.states)
+        self.transports = membership.leave(self, world)
+        self.parts.leader = membership.leader
+        self.clocks.led_by(membership.leader)
 
-    def mailbox(self, transport: Transport, *, began: float, **options: Any) -> Mailbox:
+    def check_same_task(self, transport: Transport, loss: float) -> None:
+        """A collective of all ranks: raise ValueError if they have different tasks. `loss` is this rank's loss of the first samples."""
+        losses = transport.control.gather_numbers(loss, float(self.prepared.start.version))
+        check_same_task(losses, self.experiment.workload.name)
+
+    def agree_on_begin(self, transport: Transport) -> float:
+        """A collective of all ranks: read their clocks. Returns the time at which the run's clock is at 0, by this host's clock."""
+        return self.clocks.begin(transport, self.pace.clock) - self.prepared.checkpoint.began
+
+    def mailbox(self, transport: Transport, **options: Any) -> Mailbox:
         """This rank's mailbox among the members of the transport."""
         experiment, rank = self.experiment, self.rank
         peers = [peer for peer in experiment.peers(rank) if peer in transport.members]
-        links = LinkEmulator.of_run(experiment, rank, began=began) if self.emulates_links else None
+        links = LinkEmulator.of_run(experiment, rank, began=self.began) if self.emulates_links else None
         with self._uncapped():
             return Mailbox(
-                transport, peers, described_seconds(experiment, rank), self.pace, began=began,
-                links=links, device=self.prepared.task.device, usual=nbytes(self.prepared.start.weights), answering=self.saving, **options,
+                transport, peers, described_seconds(experiment, rank), self.pace, began=self.began,
+                links=links, device=self.prepared.task.device, usual=nbytes(self.prepared.start.weights), answering=self.saving,
+                on_loss=self.membership.lose, **options,
             )  # fmt: skip
 
-    @property
-    def sources(self) -> Mapping[int, Transport]:
-        """On the leader, after the run: the transport for each rank's results."""
-        return {rank: self.transport for rank in self.transport.members if rank != self.rank}
+    def record_end(self, result: State | None) -> None:
+        """On the leader: record what its program returned, see `Coordination.program`."""
+        if self.record.leads:
+            self.history.record_discarded(result)
 
-    def survives(self, rank: int) -> bool:
-        """Whether the run survives the loss of this rank."""
-        return False
+    def record_absences_before(self, seconds: float) -> list[tuple[int, float, float]]:
+        """On the leader: (rank, from, until) of each absence that has ended at this second of the run. The trace then contains them.
 
-    def finish_clocks(self, transport: Transport, rank: int, peer: int) -> None:
-        """Compare the clock of `rank` with the leader's, unless all ranks have done so together. `peer` is the other rank."""
+        A current absence is recorded at its end, as in simulation.
+        """
+        ended = [absence for absence in self._absences(seconds) if absence[2] < seconds]
+        record = interval_recorder([self.trace], DOWN)
+        for rank, start, end in ended:
+            if record is not None and start >= self._recorded_absences.get(rank, start):
+                record((start, end, rank, DOWN, 0, 0, 0, 0))
+            self._recorded_absences[rank] = end
+        return ended
 
-    def seen_lost(self) -> list[tuple[int, float]]:
-        """(rank, second of the run) of each loss that only this rank has noticed."""
-        return []
+    def have_recorded_absences(self, seconds: float) -> None:
+        """On a new leader: the trace contains the absences that ended by this second of the run."""
+        for rank, start, end in self._absences(seconds):
+            if start < end < seconds:
+                self._recorded_absences[rank] = end
 
-    def have_seen_lost(self, lost: Sequence[tuple[int, float]], rate: float, shift: float) -> None:
-        """On the leader: record these losses, with their times converted to this clock by `rate` and `shift`."""
+    def record_absences(self) -> list[RankActivity]:
+        """On the leader, after all ranks' results: record each rank's absences.
 
-    def absences_over(self, seconds: float) -> list[tuple[int, float, float]]:
-        """On the leader: (rank, from, until) of each absence that has ended at this second of the run."""
-        return []
+        Returns each worker's activity without its current absence, for a checkpoint.
+        """
+        seconds, activity = self.metrics.applied.seconds, self.metrics.activity
+        present = set(self.membership.members) - self.membership.ledger.unannounced.keys()
+        self.absent_at_end = frozenset(range(self.experiment.num_workers)) - present
+        ended = self.record_absences_before(seconds)
+        for rank, start, end in ended:
+            activity[rank].add_absence(start, end)
+        copies = [RankActivity.of_numbers(worker.as_numbers(), worker.num_ahead) for worker in activity]
+        record = interval_recorder(self.recorders, DOWN)
+        for rank, start, end in self._absences(seconds):
+            if record is not None and (rank, start, end) not in ended:
+                record((start, end, rank, DOWN, 0, 0, 0, 0))
+        return copies
 
-    def have_saved(self, version: int) -> None:
-        """On the leader: record that the checkpoint at this version is complete."""
+    def _absences(self, seconds: float) -> list[tuple[int, float, float]]:
+        absences = self.membership.ledger.absences(self.began, self.began + seconds)
+        return [(rank, start, end) for rank, start, end in absences if start < end]
 
     def close(self) -> None:
         """Close all recorders. On the leader, call it after the results of all ranks are collected."""

@@ -12,13 +12,13 @@ enough. Polls are numbered, so a thread that does not run on a busy machine only
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from threading import Event, Thread
-from typing import Any, Protocol
+from typing import Any
 
 from hetsim import checks
-from hetsim.distributed.membership.peers import of_peer, text
+from hetsim.distributed.membership.keeper import Store, of_peer, text
 from hetsim.errors import RunFailed
 
 POLL_SECONDS = 1.0
@@ -43,19 +43,6 @@ class Waiting:
     arrived: dict[int, int] = field(default_factory=dict)
 
 
-class Store(Protocol):
-    """The key-value store that the processes share (torch.distributed's Store)."""
-
-    def set(self, key: str, value: str) -> Any:
-        """Write a value."""
-
-    def get(self, key: str) -> Any:
-        """Read a value as bytes."""
-
-    def check(self, keys: list[str]) -> bool:
-        """Whether all of these keys have been written."""
-
-
 class StandstillWatch:
     """Watches one rank, and on the leader all ranks. There, the watching thread calls `report(error)` at a standstill."""
 
@@ -63,7 +50,7 @@ class StandstillWatch:
         self,
         store: Store,
         rank: int,
-        ranks: Callable[[], Sequence[int]],
+        ranks: Callable[[], Collection[int]],
         look: Callable[[], Waiting | None],
         report: Callable[[RunFailed], None] | None,
         *,

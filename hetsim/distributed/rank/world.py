@@ -2,29 +2,82 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import replace
-from typing import Any, ClassVar
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, NamedTuple
 
 from hetsim import effects as fx
+from hetsim.cluster.compute_times import share_ready
 from hetsim.cluster.network.collectives import Collectives
 from hetsim.coordination.state import State
+from hetsim.distributed.communication.channel import Arrival
 from hetsim.distributed.communication.mailbox import Mailbox
-from hetsim.distributed.communication.reduction import Reduction
+from hetsim.distributed.communication.reduction import AddUp, Reduction
 from hetsim.distributed.communication.transport import Transport, as_tensor
-from hetsim.distributed.communication.wire import Arrival
-from hetsim.distributed.rank.attempts import Attempts
-from hetsim.distributed.rank.gradient_sums import summed
-from hetsim.distributed.rank.parts import RankParts
+from hetsim.distributed.pacing.padding import Pace
+from hetsim.distributed.rank.checkpointing import Saving
 from hetsim.distributed.rank.standstill import Waiting
-from hetsim.distributed.rank.turn import MAIN, SECOND, Answered, StartedEffect, Turn
+from hetsim.runtime.buckets import reduction_intervals
 from hetsim.runtime.experiment import Optimizers
+from hetsim.runtime.nonfinite import NonfiniteGradients, is_finite
 from hetsim.runtime.preparation import Preparation
 from hetsim.runtime.rank import RankState
-from hetsim.runtime.recording.recorder import ALL_REDUCE, GATHER, GRADIENT, MESSAGE, UPDATE, ignore, interval_recorder
+from hetsim.runtime.recording.recorder import ALL_REDUCE, GATHER, GRADIENT, MESSAGE, UPDATE, Recorder, ignore, interval_recorder
+from hetsim.runtime.recording.run_record import RunRecord
 from hetsim.runtime.world import as_program_error, handlers, unsupported
-from hetsim.vector import Phantom, nbytes, scaled
+from hetsim.vector import Phantom, Vector, nbytes, piece, scaled, zeros_like
+from hetsim.workloads.device import Device
+from hetsim.workloads.task import Bucket, divided, in_passes, terms_in_passes
+
+MAIN, SECOND = 0, 1
+"""The thread that runs the program, and the thread that runs the effects that the program starts."""
+
+
+class Turn(NamedTuple):
+    """The context of an effect: its time, and the transport to the other ranks."""
+
+    at: float
+    """The end of the previous effect in seconds of the host's clock, and not the time at which this thread woke up."""
+    transport: Transport
+    """The thread's transport. Each thread has separate collectives."""
+    version: int
+    """The version that the rank had committed when the effect was yielded or started."""
+    thread: int = MAIN
+    number: tuple[int, int] | None = None
+    """The number of a started collective; None: it is the rank's next one."""
+
+
+Answered = tuple[Any, float]
+"""An effect's answer, and the time of the answer, in seconds of the host's clock."""
+
+
+class StartedEffect(fx.Pending[Any]):
+    """A started effect, which the second thread runs."""
+
+    __slots__ = ("future",)
+
+    def __init__(self, future: Future[Any]) -> None:
+        self.future = future
+
+
+@dataclass(kw_only=True)
+class RankParts:
+    """One rank's preparation, state, records and checkpoints. `leader` is the current leader."""
+
+    prepared: Preparation
+    state: RankState
+    leader: int
+    pace: Pace
+    record: RunRecord
+    recorders: Sequence[Recorder]
+    """The recorders of this rank's intervals."""
+    saving: Saving
+    nonfinite: NonfiniteGradients
+    keep: Callable[[RankState], None] | None = None
+    """Called with the rank's state at its commits."""
+    micro_batch: int | None = None
+    """The maximum number of samples that are computed at a time, for a gradient that can be given up."""
 
 
 class ProcessWorld:
@@ -138,11 +191,18 @@ class ProcessWorld:
         return fx.Computed(gradient, loss, samples, end - at), end
 
     def attempt(self, state: RankState, effect: fx.Attempt, turn: Turn) -> Answered:
-        """As `gradient`, or None if it is given up. It is then an interval without samples."""
+        """As `gradient`, or None if it is given up. It is then an interval without samples.
+
+        A real backward pass cannot be interrupted. With padding, a gradient's described time is known when it begins, so it is given up
+        exactly at the described time. Without padding, the rank checks the mailbox and the clock after each micro-batch. An undivided
+        gradient is computed to its end and then discarded.
+        """
         at, state.version = turn.at, effect.version
         described = self.gradient_seconds(effect.batch.samples, at - self.began)
-        at_a_time = [most for most in (self.parts.micro_batch, self.experiment.cluster.nodes[self.rank].micro_batch) if most is not None]
-        computed, end = Attempts(self.task, self.mailbox, self.pace, min(at_a_time, default=None)).attempt(effect, at, described)
+        computed: fx.Computed | None = None
+        end = at
+        if self.mailbox.due_before(at, wait=False) is None:
+            computed, end = (self._attempt_padded if self.pace.pad else self._attempt_measured)(effect, at, described)
         if computed is not None:
             checked = self.nonfinite.check(computed.gradient, rank=self.rank, version=effect.version, batch=effect.batch)
             computed = replace(computed, gradient=checked)
@@ -150,6 +210,42 @@ class ProcessWorld:
         if samples or end > at:
             self.record[GRADIENT]((at - self.began, end - self.began, self.rank, GRADIENT, effect.version, samples, 0, 0))
         return computed, end
+
+    def _attempt_padded(self, effect: fx.Attempt, at: float, described: float) -> tuple[fx.Computed | None, float]:
+        in_time = described <= effect.within
+        due = at + min(described, effect.within)
+        gradient, loss = in_passes(self.task, effect.at, effect.batch, self._micro_batch) if in_time else (None, 0.0)
+        self.task.device.synchronise()
+        ready = self.pace.clock()
+        if (message_due := self.mailbox.due_before(due, wait=True)) is not None:
+            return None, max(at, message_due)
+        if not in_time:
+            return None, due
+        self.pace.record("gradient", ready - due)
+        end = max(ready, due)
+        return fx.Computed(gradient, loss, effect.batch.samples, end - at), end
+
+    def _attempt_measured(self, effect: fx.Attempt, at: float, described: float) -> tuple[fx.Computed | None, float]:
+        samples = effect.batch.samples
+        total: Vector = None
+        mean_loss = 0.0
+        for batch in divided(effect.batch, self._micro_batch):
+            gradient, loss = self.task.gradient(effect.at, batch)
+            self.task.device.synchronise()
+            share = batch.samples / samples
+            total = gradient if share == 1 else gradient * share if total is None else total + gradient * share
+            mean_loss += loss * share
+            now = self.pace.clock()
+            if now - at > effect.within or self.mailbox.has_message(None):
+                return None, now
+        end = self.pace.due("gradient", at, described)
+        return fx.Computed(total, mean_loss, samples, end - at), end
+
+    @property
+    def _micro_batch(self) -> int | None:
+        """The maximum number of samples of an attempt that are computed at a time."""
+        limits = [limit for limit in (self.parts.micro_batch, self.experiment.cluster.nodes[self.rank].micro_batch) if limit is not None]
+        return min(limits, default=None)
 
     def update(self, state: RankState, effect: fx.Update, turn: Turn) -> Answered:
         """Computed, and held for seconds_per_update of the server or the node."""
@@ -213,7 +309,51 @@ class ProcessWorld:
         """As `gradient`, while a second thread sums each complete bucket. Held as described, from the times of all ranks' buckets."""
         self._num_collectives[turn.thread] += 1
         state.version = effect.version
-        return summed(self, effect, state.enter_collective(), at=turn.at, transport=turn.transport, committed=turn.version)
+        number, at, began = state.enter_collective(), turn.at, self.began
+        batch, node = effect.batch, self.experiment.cluster.nodes[self.rank]
+        buckets = self.prepared.buckets(effect.bucket_bytes)
+        sums = BucketSums(self.second, self.reduction.bucket, self.task.device, self.pace.clock)
+        if batch:
+            described = self.gradient_seconds(batch.samples, at - began)
+            total, loss = terms_in_passes(self.task, effect.at, batch, node.micro_batch, effect.factor(), buckets, sums.begin)
+        else:
+            total, loss = zeros_like(effect.at), 0.0
+            for k, bucket in enumerate(buckets):
+                sums.begin(k, piece(total, bucket.start, bucket.stop))
+        self.task.device.synchronise()
+        end = at
+        if batch:
+            end = self.pace.due("gradient", at, described)
+            self.record[GRADIENT]((at - began, end - began, self.rank, GRADIENT, effect.version, batch.samples, 0, 0))
+        intervals = sums.wait()
+        total = self._finite_sum(effect, total)
+        sizes = [(bucket.stop - bucket.start) * total.itemsize for bucket in buckets]
+        over = self.pace.clock()
+        if self.pace.pad:
+            ready = [at + share_ready(node, batch.samples, bucket.ready) * (end - at) for bucket in buckets]
+            ranks = turn.transport.gather_numbers(*ready)
+
+            def seconds_of(size: int, bucket: Bucket) -> Callable[[float], float]:
+                return lambda begin: self.collectives.all_reduce_seconds(size, (*number, bucket.start), begin - began)
+
+            planned = list(reduction_intervals(map(max, zip(*ranks, strict=True)), map(seconds_of, sizes, buckets)))
+            begin, end_of_last = planned[-1]
+            over = self.pace.due("all_reduce", begin, end_of_last - begin)
+            intervals = [(since, until) for since, (_, until) in zip(ready, planned, strict=True)]
+        for (since, until), size in zip(intervals, sizes, strict=True):
+            self.record[ALL_REDUCE]((since - began, until - began, self.rank, ALL_REDUCE, turn.version, 0, 0, size))
+        return fx.Computed(total, loss, batch.samples, end - at), over
+
+    def _finite_sum(self, effect: fx.GradientSum, total: Vector) -> Vector:
+        """The sum of all ranks' terms. If it is not finite, all ranks compute and sum again, without terms that are not finite."""
+        if isinstance(total, Phantom) or is_finite(total):
+            return total
+        term = zeros_like(total)
+        if effect.batch:
+            gradient, _ = self.prepared.gradient(self.rank, effect.at, effect.batch)
+            gradient = self.nonfinite.check(gradient, rank=self.rank, version=effect.version, batch=effect.batch)
+            term = scaled(gradient, effect.factor)
+        return self.reduction.main(term)
 
     def gather(self, state: RankState, effect: fx.Gather, turn: Turn) -> Answered:
         """Gathered, and held from the last entry on."""
@@ -338,3 +478,28 @@ def described_times(
         raise AssertionError(f"rank {state.rank} is a server, which computes no gradients")
 
     return no_gradient, lambda effect, _: service.update_seconds(effect.gradient, effect.operations)
+
+
+class BucketSums:
+    """Sums of buckets, begun in the same order on all ranks, in the computing thread or in the thread of its backward pass."""
+
+    def __init__(self, second: Executor, bucket: AddUp, device: Device, clock: Callable[[], float]) -> None:
+        self._second = second
+        self._bucket = bucket
+        self._device = device
+        self._clock = clock
+        self._begun: list[tuple[float, Future[float]]] = []
+
+    def begin(self, k: int, numbers: Vector) -> None:
+        """Bucket `k` is complete: begin to replace its entries by the sum over all ranks."""
+        assert k == len(self._begun)
+        self._begun.append((self._clock(), self._second.submit(self._reduce, self._bucket(numbers))))
+
+    def wait(self) -> list[tuple[float, float]]:
+        """Wait for all buckets. Returns when each was complete, and when its sum was. Raises PeerLost if a rank is lost."""
+        return [(since, over.result()) for since, over in self._begun]
+
+    def _reduce(self, reduce: Callable[[], None]) -> float:
+        reduce()
+        self._device.synchronise()
+        return self._clock()

@@ -7,19 +7,21 @@ of the store, because calls of one client wait for each other.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from threading import Condition, Event, Thread
+from statistics import fmean
+from threading import Condition, Event, Lock, Thread
 from typing import Any
 
 from hetsim import checks
-from hetsim.distributed.communication.gloo import Group
+from hetsim.distributed.communication.gloo import GlooGroup
 from hetsim.distributed.membership.keeper import (
     BEGAN,
     OVER,
     VOID,
+    Loss,
     View,
     again_key,
     beat_key,
@@ -28,13 +30,130 @@ from hetsim.distributed.membership.keeper import (
     here_key,
     join_key,
     left_key,
+    moment,
+    of_peer,
     view_key,
 )
-from hetsim.distributed.membership.losses import Ledger
-from hetsim.distributed.membership.peers import moment, of_peer
 from hetsim.distributed.pacing.padding import clock
 from hetsim.effects import PeerLost
 from hetsim.errors import RunFailed, RunOver, RunStopped
+
+
+class Ledger:
+    """The losses of one run, by the host's clock. Threads that see a loss and the thread that regroups may write it at the same time.
+
+    `absent` are the ranks that are absent at the run's begin or resume, and the begins of their absences in seconds of the run.
+    """
+
+    def __init__(self, members: Iterable[int], absent: Mapping[int, float] | None = None) -> None:
+        self.absent = dict(absent or {})
+        self._members = dict.fromkeys(members, 0)
+        self._generation = 0
+        self._lock = Lock()
+        self._seen: dict[int, float] = {}
+        """The time at which this process itself saw the loss of a rank, before the keeper announced it."""
+        self._losses: list[tuple[Loss, float]] = []
+        """The losses, and the times at which this process knew them."""
+        self._returns: list[tuple[int, float]] = []
+        self._regroups: list[tuple[float, float]] = []
+        self.shift = 0.0
+        """This host's clock minus the clock of the first leader's host."""
+
+    def lost_connection(self, rank: int, now: float) -> None:
+        """Record that the connection to this rank broke."""
+        with self._lock:
+            self._seen[rank] = min(now, self._seen.get(rank, now))
+
+    def see(self, view: View, now: float) -> None:
+        """Record a newer view."""
+        with self._lock:
+            if view.generation <= self._generation:  # what the leader has seen is known from it
+                return
+            self._generation = view.generation
+            for loss in view.lost:
+                known = min(now, self._seen.pop(loss.rank, now))
+                self._losses.append((loss._replace(at=min(loss.at, known)), known))  # a launcher may notice it later
+            for rank, incarnation in view.members.items():
+                if self._members.get(rank) != incarnation:
+                    self._seen.pop(rank, None)
+                    self._returns.append((rank, now))
+            self._members = dict(view.members)
+
+    def regrouped(self, last_entry: float, end: float) -> None:
+        """Record the time of a regroup, from its last entry to its end."""
+        with self._lock:
+            self._regroups.append((last_entry, end))
+
+    def saved(self) -> dict[str, Any]:
+        """The leader's record by the first leader's clock, for a rank that joins and may lead later."""
+        with self._lock:
+            seen = {"losses": self._losses, "returns": self._returns, "regroups": self._regroups}
+            return {
+                "generation": self._generation, "members": dict(self._members), "absent": self.absent, **_shifted(seen, -self.shift),
+            }  # fmt: skip
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Take over the leader's record, with its times. This process's later entries stay."""
+        with self._lock:
+            seen = _shifted(saved, self.shift)
+            losses, returns = seen["losses"], seen["returns"]
+            ahead = self._generation > saved["generation"]
+            self._losses[: len(losses) if ahead else None] = losses
+            self._returns[: len(returns) if ahead else None] = returns
+            self._regroups = seen["regroups"]
+            self.absent = dict(saved["absent"])
+            if not ahead:
+                self._generation, self._members = saved["generation"], dict(saved["members"])
+
+    @property
+    def unannounced(self) -> dict[int, float]:
+        """The ranks whose connections broke at the end of the run before the keeper announced their loss, and the times."""
+        with self._lock:
+            return {rank: at for rank, at in self._seen.items() if rank in self._members}
+
+    def absences(self, began: float, end: float) -> Iterator[tuple[int, float, float]]:
+        """(rank, from, until) in seconds of the run, for each absence until its end."""
+        since = {rank: began + seconds for rank, seconds in self.absent.items()}
+        losses = [(loss.at, False, loss.rank) for loss, _ in self._losses] + [(at, False, rank) for rank, at in self.unannounced.items()]
+        moves = sorted(losses + [(at, True, rank) for rank, at in self._returns])
+        for at, returns, rank in moves:
+            if not returns:
+                since.setdefault(rank, at)
+            elif rank in since:
+                yield rank, since.pop(rank) - began, at - began
+        for rank, at in since.items():
+            if at < end:
+                yield rank, at - began, end - began
+
+    def as_numbers(self, began: float) -> dict[str, Any] | None:
+        """The numbers for the summary; None without any event."""
+        unannounced = self.unannounced
+        if not (self._losses or self._returns or self._regroups or unannounced):
+            return None
+        detections = [seen - loss.at for loss, seen in self._losses]
+        regroups = [end - start for start, end in self._regroups]
+        return {
+            "detection_seconds": _mean(detections),
+            "regroup_seconds": _mean(regroups),
+            "regroups": [{"seconds": start - began, "took": end - start} for start, end in self._regroups],
+            "lost": [{"rank": loss.rank, "seconds": loss.at - began, "detection_seconds": seen - loss.at} for loss, seen in self._losses]
+            + [{"rank": rank, "seconds": at - began, "detection_seconds": None} for rank, at in unannounced.items()],
+            "joined": [{"rank": rank, "seconds": at - began} for rank, at in self._returns],
+        }
+
+
+def _shifted(seen: Mapping[str, Any], seconds: float) -> dict[str, list[Any]]:
+    """The same times, by a clock that is this many seconds ahead."""
+    return {
+        "losses": [(loss._replace(at=loss.at + seconds), known + seconds) for loss, known in seen["losses"]],
+        "returns": [(rank, at + seconds) for rank, at in seen["returns"]],
+        "regroups": [(start + seconds, end + seconds) for start, end in seen["regroups"]],
+    }
+
+
+def _mean(numbers: list[float]) -> float | None:
+    return fmean(numbers) if numbers else None
+
 
 FOREVER = timedelta(days=7)
 """The maximum time until the keeper's next message."""
@@ -61,14 +180,15 @@ def over_too_early() -> RunFailed:
     return RunFailed("another process said that the run is over before it was: the run is lost")
 
 
-class Membership:
+class KeeperClient:
     """One process's part: its rank, its number of earlier starts, and the newest view.
 
     `leader` is the rank that leads to the end. None: the senior member leads.
     """
 
     def __init__(
-        self, connect: Callable[[], Any], *, rank: int, incarnation: int = 0, members: Sequence[int], leader: int | None = None,
+        self, connect: Callable[[], Any], *, rank: int, incarnation: int = 0, members: Iterable[int],
+        absent: Mapping[int, float] | None = None, leader: int | None = None,
         beat_seconds: float, lost_after: float,
     ) -> None:  # fmt: skip
         self.connect = connect
@@ -93,11 +213,11 @@ class Membership:
         """Connecting may take seconds while other connections are made, so the heartbeats' client connects before the run can begin."""
         self._store.set_timeout(FOREVER)
         self._listener: Callable[[View], None] | None = None
-        self.group: Group | None = None
+        self.group: GlooGroup | None = None
         """The group of this process's generation, if it regroups. It is interrupted when a newer generation exists."""
         self.broken: Exception | None = None
         self.has_told_over = False
-        self.ledger = Ledger(members)
+        self.ledger = Ledger(self.view.members, absent)
         Thread(target=self._follow, args=(connect(),), daemon=True).start()
 
     @property
@@ -148,7 +268,7 @@ class Membership:
         if beaten(1):
             Thread(target=beating, daemon=True).start()
 
-    def __enter__(self) -> Membership:
+    def __enter__(self) -> KeeperClient:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -237,7 +357,7 @@ class Membership:
         with self._changed:
             return self._changed.wait_for(lambda: self.view.generation > generation or self.broken is not None, seconds)
 
-    def enter(self, group: Group) -> None:
+    def enter(self, group: GlooGroup) -> None:
         """Communicate through this group from now on."""
         with self._changed:
             self.group = group
@@ -245,7 +365,7 @@ class Membership:
         if changed:
             group.interrupt()
 
-    def form(self, *, least: int, after_end: bool = False) -> Group:
+    def form(self, *, least: int, after_end: bool = False) -> GlooGroup:
         """Wait until all members of the newest view (at least `least`) are ready, and form a group with them.
 
         Raises PeerLost if one of them is lost in the meantime, and RunOver if the run has ended, unless the group forms `after_end`.
@@ -268,7 +388,7 @@ class Membership:
             if self._store.get(go).decode() != VOID:
                 with self._changed:
                     self.formed, self.leader, self.group = view.generation, self._leader_of(view), None
-                group = Group.form(self._store, f"gen{view.generation}", rank=self.rank, members=sorted(view.members))
+                group = GlooGroup.form(self._store, f"gen{view.generation}", rank=self.rank, members=sorted(view.members))
                 self.enter(group)
                 return group
             self.wait_for_newer(view.generation)
