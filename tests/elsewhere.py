@@ -23,7 +23,7 @@ COPIES = ("aten.copy_.default", "aten._to_copy.default")
 class Elsewhere(Device, TorchDispatchMode):
     """The device, and the mode of torch in which its rules hold: a thread that computes on it does so within `with device:`."""
 
-    name = "elsewhere"
+    kind = name = "elsewhere"
 
     def __init__(self) -> None:
         TorchDispatchMode.__init__(self)
@@ -32,6 +32,10 @@ class Elsewhere(Device, TorchDispatchMode):
         """The thread that has computed numbers, by their storage and where in memory they are, until that thread synchronises."""
         self.num_checked = 0
         """Operations on tensors of the device."""
+
+    @staticmethod
+    def count() -> int:
+        return 1
 
     def synchronise(self) -> None:
         for spans in list(self._unfinished.values()):
