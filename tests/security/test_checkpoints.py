@@ -159,7 +159,7 @@ def test_another_model_is_refused(folder: Path) -> None:
 
 def test_another_method_is_refused(folder: Path) -> None:
     """Its policies keep other states."""
-    assert "its allocation is that of another method" in refused(folder, made(8, "allocation=even"))
+    assert "which is none of those that this run keeps" in refused(folder, made(8, "allocation=even"))
 
 
 def test_a_budget_that_was_reached_is_refused(folder: Path) -> None:

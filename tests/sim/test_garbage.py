@@ -21,8 +21,8 @@ def test_a_finished_run_leaves_no_task(method: str, tmp_path: Path, monkeypatch:
     tasks: list[weakref.ref[Any]] = []
     load = Experiment.load
 
-    def watched(self: Experiment, *given: Any) -> Any:
-        task, optimizers = load(self, *given)
+    def watched(self: Experiment, *given: Any, **named: Any) -> Any:
+        task, optimizers = load(self, *given, **named)
         tasks.append(weakref.ref(task))
         return task, optimizers
 
