@@ -499,7 +499,7 @@ def test_a_run_of_an_earlier_version_is_compared_although_it_lacks_entries(
 
 
 @pytest.mark.parametrize("command", ["hetsim-compare", "hetsim-table"])
-def test_what_an_earlier_version_did_not_write_is_named_where_it_is_needed(command: str, sweep: Path, told: Callable[[str], str]) -> None:
+def test_what_a_summary_lacks_is_named_where_it_is_needed(command: str, sweep: Path, told: Callable[[str], str]) -> None:
     """A picture has a title, and a table tells backends apart."""
     (sweep / "run" / "summary.json").write_text(json.dumps({key: SUMMARY[key] for key in SUMMARY if key not in ("method", "backend")}))
 

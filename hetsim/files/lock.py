@@ -41,13 +41,6 @@ def remove_if_empty(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def sole_writer(folder: Path) -> Iterator[bool]:
-    """Whether no other process is writing the files that all runs of this folder share, or a run of its own there."""
-    with _locked(folder, wait=False) as ours:
-        yield ours
-
-
-@contextlib.contextmanager
 def _locked(folder: Path, *, wait: bool) -> Iterator[bool]:
     """Whether no other run uses the folder, which is created if missing. True if the system cannot lock folders."""
     lock = None

@@ -130,9 +130,6 @@ class SweepRecord(Callback):
         if failures:
             leave_reason(failures)
             print(failures, file=sys.stderr, flush=True)
-        from hetsim.results.reading.finished_runs import keep_index  # with NumPy, which no single run needs here
-
-        keep_index(Path(self.folder), num_runs=len(outcomes))
         return not failures
 
     def remove_unfinished(self) -> None:

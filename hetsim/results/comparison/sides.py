@@ -168,9 +168,9 @@ def runs_of(folder: Path) -> list[Path]:
         raise ValueError(f"{folder} is not the folder of a finished run: give one that contains a summary.json")
     if (folder / "summary.json").exists():
         return [folder]
-    if not (places := search(folder)[0]):
+    if not (names := search(folder).names):
         raise ValueError(f"{folder} holds no finished run: give the folder of one, or one with finished runs below it")
-    return [folder / place.name for place in places]
+    return [folder / name for name in names]
 
 
 def _difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
