@@ -43,7 +43,7 @@ def bars(figure: Any, kind: str) -> list[tuple[float, float, float, float]]:
     """The bars of a kind, as (left, bottom, right, top), from above."""
     from matplotlib.colors import to_rgba
 
-    colour = to_rgba(DRAWN[kind][1])
+    colour = to_rgba(DRAWN[kind].colour)
     boxes = [
         path.get_extents().extents
         for collection in figure.axes[0].collections

@@ -98,8 +98,8 @@ def seen_weights() -> Iterator[list[Any]]:
     weights: list[Any] = []
     load = Experiment.load
 
-    def loading(self: Any) -> Any:
-        loaded = load(self)
+    def loading(self: Any, *arguments: Any, **options: Any) -> Any:
+        loaded = load(self, *arguments, **options)
         task = loaded[0]
         evaluate = task.evaluate
 
