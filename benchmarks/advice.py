@@ -64,11 +64,11 @@ def by_training(name: str, words: tuple[str, ...], processes: Simulations) -> st
     training = CandidateTraining(question, processes, lambda _: None, goal=found.goal)
     training.baseline()
     every = [each.at(factor) for each in worth_training(timing.search()) for factor in FACTORS]
-    first = sorted(training._for(every, 1.0, (0,)), key=lambda one: one.key(found.goal))
-    tried = sorted(training._for([one.candidate for one in first[:KEPT]], 1.0, (0, 1, 2)), key=lambda one: one.key(found.goal))
+    first = sorted(training.train_for_share(every, 1.0, (0,)), key=lambda one: one.key(found.goal))
+    tried = sorted(training.train_for_share([one.candidate for one in first[:KEPT]], 1.0, (0, 1, 2)), key=lambda one: one.key(found.goal))
     seeds = tuple(FIRST_UNSEEN + seed for seed in range(UNSEEN))
     finalists = [one.candidate for one in tried[:8]]
-    again = training._for(list(dict.fromkeys([found.rows[0].candidate, *finalists])), 2.0, seeds)
+    again = training.train_for_share(list(dict.fromkeys([found.rows[0].candidate, *finalists])), 2.0, seeds)
     advised, best = again[0], min(again, key=lambda one: one.key(found.goal))
 
     pairs = list(zip(advised.times(found.goal), best.times(found.goal), strict=True))

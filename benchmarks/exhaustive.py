@@ -23,9 +23,9 @@ from typing import Any
 
 import numpy as np
 
-from hetsim.advice.advice import Advice, advice
+from hetsim.advice.advice import AdviceFindings, advice
 from hetsim.advice.question import asked
-from hetsim.advice.simulated import experiment
+from hetsim.advice.simulated import experiment_of
 from hetsim.advice.simulations import Simulations
 from hetsim.cluster.fewer import without
 from hetsim.cluster.model import Cluster
@@ -162,7 +162,7 @@ def candidates() -> dict[tuple[str, str | None], Experiment]:
         for split in (None, *(SPLITS if method in SPLIT else ())):
             weighting = ["weighting=per_sample"] if method in SYNCHRONOUS else []
             choice = [] if split is None else [f"allocation={split}", *weighting]
-            found[method, split] = experiment([*words, f"method={method}", *choice], None)
+            found[method, split] = experiment_of([*words, f"method={method}", *choice], None)
     return found
 
 
@@ -214,7 +214,7 @@ def judged_words(command: str, every: dict[tuple[str, str | None], Experiment], 
 
 
 def compared(
-    found: Advice, every: Mapping[tuple[str, str | None], Experiment], cluster: Cluster, sets: Sequence[Sequence[int]],
+    found: AdviceFindings, every: Mapping[tuple[str, str | None], Experiment], cluster: Cluster, sets: Sequence[Sequence[int]],
     num_parameters: int, batch_size: int, longer: float = 1.0,
 ) -> tuple[list[float], str]:  # fmt: skip
     """The ratios of an advice to the best of all candidates on these sets of nodes, and a line about them."""

@@ -9,12 +9,22 @@ from pathlib import Path
 
 from hetsim import checks
 from hetsim.advice.candidates import Candidate
-from hetsim.advice.decision import AdvisedSplit, all_nodes, assumed, more_than_time, parts, split_of, unmeasured, what_to_do, why
+from hetsim.advice.decision import (
+    AdvisedSplit,
+    advised_split,
+    all_nodes,
+    assumptions,
+    gain_reason,
+    loss_hint,
+    step_parts,
+    unmeasured_remark,
+    what_to_do,
+)
 from hetsim.advice.progress import Progress, StoppedEarly
 from hetsim.advice.question import BASELINE, AdviceQuestion
 from hetsim.advice.simulated import Goal, SimulatedRun
 from hetsim.advice.simulations import Simulations, StoredAnswers
-from hetsim.advice.timing import Timed, Timing, intervals, ranked
+from hetsim.advice.timing import CandidateTimes, Timing, intervals, ranking
 from hetsim.advice.training import CandidateTraining
 from hetsim.cluster.fewer import without
 from hetsim.results.tables.estimates import Estimate, estimate, paired_ratio
@@ -49,7 +59,7 @@ class AdviceRow:
 
 
 @dataclass(frozen=True)
-class Advice:
+class AdviceFindings:
     """The rows, the best first, and plain DDP. `goal` is None for an advice by time alone."""
 
     cluster: str
@@ -93,20 +103,20 @@ class Advice:
 
         By time alone, it is the best row that trains as DDP does, because time does not show how much a sample contributes.
         """
-        return _recommended(self.best, self.alike, self.baseline, self.goal)
+        return _recommended_row(self.best, self.alike, self.baseline, self.goal)
 
     @property
     def faster_still(self) -> AdviceRow | None:
         """The best row, if it is clearly faster than the recommended one and trains differently."""
-        return _faster_still(self.best, self.recommended)
+        return _faster_row(self.best, self.recommended)
 
     @property
-    def what(self) -> str:
+    def end_point(self) -> str:
         """The end point of the seconds, in words."""
         return f"{formatted(self.epochs)} epochs of {self.num_samples} samples" if self.goal is None else str(self.goal)
 
 
-def advice(question: AdviceQuestion, processes: Simulations, tell: Callable[[str], object]) -> Advice:
+def advice(question: AdviceQuestion, processes: Simulations, tell: Callable[[str], object]) -> AdviceFindings:
     """Simulate candidates and rank them. Raises ValueError if plain DDP cannot be simulated.
 
     If `progress` is asked to stop, the advice contains the results so far.
@@ -118,18 +128,18 @@ def advice(question: AdviceQuestion, processes: Simulations, tell: Callable[[str
     even = timing.baseline()
     timed = timing.search()
     if question.timing or not real or processes.progress.reason is not None:
-        return _by_time(question, timing, even, timed, tell)
+        return _advice_by_time(question, timing, even, timed, tell)
     training = CandidateTraining(question, processes, tell, goal=question.goal)
     tell("training plain DDP at several rates")
     try:
         best_even = training.baseline()
     except StoppedEarly:
-        return _by_time(question, timing, even, timed, tell)
+        return _advice_by_time(question, timing, even, timed, tell)
     try:
         chosen = training.search(worth_training(timed))
     except StoppedEarly:
-        chosen = training.so_far()
-    return _by_goal(question, training, best_even, chosen, even, timed, timing)
+        chosen = training.best_so_far()
+    return _advice_by_goal(question, training, best_even, chosen, even, timed, timing)
 
 
 def advised(
@@ -140,104 +150,114 @@ def advised(
     tell: Callable[[str], object],
     *,
     engine: str = "local",
-) -> Advice:
+) -> AdviceFindings:
     """Return the advice. It resumes from the answers in `folder`, and ends early after `minutes` or at SIGTERM."""
     if minutes is not None:
         checks.number("minutes", minutes)
     answers = None if folder is None else StoredAnswers(folder, repr(question.experiment))
     progress = Progress()
-    with progress.limited(minutes), Simulations(processes, question.config_dir, progress=progress, answers=answers, engine=engine) as pool:
-        return advice(question, pool, progress.above(tell))
+    with (
+        progress.time_limit(minutes),
+        Simulations(processes, question.config_dir, progress=progress, answers=answers, engine=engine) as pool,
+    ):
+        return advice(question, pool, progress.line_printer(tell))
 
 
-def worth_training(timed: Sequence[Timed]) -> list[Candidate]:
+def worth_training(timed: Sequence[CandidateTimes]) -> list[Candidate]:
     """Every method as published and, if faster, with its fastest split and nodes; also the fastest candidates that train as DDP does.
 
     So training tries the sets of nodes that are fastest by time.
     """
-    fastest: dict[str, Timed] = {}
-    published: dict[str, Timed] = {}
-    for each in timed:
-        name = each.candidate.method.name
-        fastest.setdefault(name, each)
-        if each.candidate.label == name:
-            published[name] = each
-    found = [each.candidate for each in published.values()]
-    found += [
-        each.candidate
-        for name, each in fastest.items()
-        if each.candidate.label != name and (name not in published or each.mean < WORTH * published[name].mean)
+    fastest: dict[str, CandidateTimes] = {}
+    published: dict[str, CandidateTimes] = {}
+    for times in timed:
+        name = times.candidate.method.name
+        fastest.setdefault(name, times)
+        if times.candidate.label == name:
+            published[name] = times
+    candidates = [times.candidate for times in published.values()]
+    candidates += [
+        times.candidate
+        for name, times in fastest.items()
+        if times.candidate.label != name and (name not in published or times.mean < WORTH * published[name].mean)
     ]
-    return list(dict.fromkeys([*found, *_alike_ones([each.candidate for each in timed])]))
+    return list(dict.fromkeys([*candidates, *_best_alike([times.candidate for times in timed])]))
 
 
-def _alike_ones(ranked_ones: Sequence[Candidate]) -> list[Candidate]:
+def _best_alike(candidates: Sequence[Candidate]) -> list[Candidate]:
     """From ranked candidates, the best that trains as DDP does, on any nodes and on all nodes."""
-    alike = [each for each in ranked_ones if each.synchronous]
-    return [*alike[:1], *[each for each in alike if not each.leave_out][:1]]
+    alike = [candidate for candidate in candidates if candidate.synchronous]
+    return [*alike[:1], *[candidate for candidate in alike if not candidate.leave_out][:1]]
 
 
-def _by_time(question: AdviceQuestion, timing: Timing, even: Timed, timed: Sequence[Timed], tell: Callable[[str], object]) -> Advice:
+def _advice_by_time(
+    question: AdviceQuestion, timing: Timing, even: CandidateTimes, timed: Sequence[CandidateTimes], tell: Callable[[str], object]
+) -> AdviceFindings:
     groups = _same_time(timed)
-    alike = [each.candidate for each in timed if each.candidate.synchronous]
+    alike = [times.candidate for times in timed if times.candidate.synchronous]
     on_all = [candidate for candidate in alike if not candidate.leave_out]
     leading = [same[0] for same in groups[:REPORTED]]
-    finalists = dict.fromkeys([*(each.candidate for each in timed[:FINALISTS]), *leading, *alike[:FINALISTS], *on_all[:FINALISTS]])
-    again: list[Timed] = []
+    finalists = dict.fromkeys([*(times.candidate for times in timed[:FINALISTS]), *leading, *alike[:FINALISTS], *on_all[:FINALISTS]])
+    retimed: list[CandidateTimes] = []
     if timing.processes.progress.reason is None:
         tell("timing the best again, on more seeds")
-        again = ranked(timing.times(finalists, seeds=timing.seeds))
+        retimed = ranking(timing.times(finalists, seeds=timing.seeds))
     if timing.processes.progress.reason is not None:
-        again = ranked([each for each in timed if each.candidate in finalists])
-    others = {same[0]: tuple(each.label for each in same[1:]) for same in groups}
+        retimed = ranking([times for times in timed if times.candidate in finalists])
+    others = {same[0]: tuple(candidate.label for candidate in same[1:]) for same in groups}
 
-    def row(each: Timed) -> AdviceRow:
-        by_seed = [dict(enumerate([seconds] for seconds in one.seconds[: len(each.seconds)])) for one in (even, each)]
-        found = _row(question, each.candidate, each.seconds, paired_ratio(*by_seed), each.outcome, even.outcome, rates=False)
-        return replace(found, alike=others.get(each.candidate, ()))
+    def row(times: CandidateTimes) -> AdviceRow:
+        by_seed = [dict(enumerate([seconds] for seconds in one.seconds[: len(times.seconds)])) for one in (even, times)]
+        result = _row(question, times.candidate, times.seconds, paired_ratio(*by_seed), times.outcome, even.outcome, rates=False)
+        return replace(result, alike=others.get(times.candidate, ()))
 
-    methods: dict[str, Timed] = {}
-    for each in again:
-        methods.setdefault(each.candidate.method.name, each)
-    best = [next((each for each in again if each.candidate in some), None) for some in (set(alike), set(on_all))]
-    shown = {again[0].candidate, *leading, *(each.candidate for each in best if each is not None)} if again else set()
-    rows = [row(each) for each in methods.values() if each.candidate in shown]
-    chosen = [None if each is None else row(each) for each in best]
+    methods: dict[str, CandidateTimes] = {}
+    for times in retimed:
+        methods.setdefault(times.candidate.method.name, times)
+    best = [next((times for times in retimed if times.candidate in some), None) for some in (set(alike), set(on_all))]
+    shown = {retimed[0].candidate, *leading, *(times.candidate for times in best if times is not None)} if retimed else set()
+    rows = [row(times) for times in methods.values() if times.candidate in shown]
+    chosen = [None if times is None else row(times) for times in best]
     if timing.processes.progress.reason is None:
-        timing.left[:0] = intervals(question.named, timing, even.candidate, ranked([*again, *timed]))
+        timing.remarks[:0] = intervals(question.named, timing, even.candidate, ranking([*retimed, *timed]))
     return _advice(question, timing, None, rows, row(even), chosen, timing.processes.num_runs, timing.refused, even, timed)
 
 
-def _same_time(timed: Sequence[Timed]) -> list[list[Candidate]]:
+def _same_time(timed: Sequence[CandidateTimes]) -> list[list[Candidate]]:
     """Groups of candidates with exactly equal times, the fastest first. Each method is present with its fastest candidate."""
-    fastest = {each.candidate.method.name: each for each in reversed(timed)}
+    fastest = {times.candidate.method.name: times for times in reversed(timed)}
     groups: dict[tuple[float, ...], list[Candidate]] = {}
-    for each in timed:
-        if fastest[each.candidate.method.name] is each:
-            groups.setdefault(each.seconds, []).append(each.candidate)
+    for times in timed:
+        if fastest[times.candidate.method.name] is times:
+            groups.setdefault(times.seconds, []).append(times.candidate)
     return list(groups.values())
 
 
-def _by_goal(
+def _advice_by_goal(
     question: AdviceQuestion,
     training: CandidateTraining,
     even: Candidate,
     chosen: Sequence[Candidate],
-    timed_even: Timed,
-    timed: Sequence[Timed],
+    timed_even: CandidateTimes,
+    timed: Sequence[CandidateTimes],
     timing: Timing,
-) -> Advice:
+) -> AdviceFindings:
     goal = training.goal
     assert goal is not None
-    alike = [each.at(even.factor) for each in _alike_ones([each.candidate for each in timed])]
-    again = list(dict.fromkeys([even, *chosen, *(each for each in alike if each.label not in {one.label for one in chosen})]))
-    training.tell(f"training the best {len(again) - 1} on fresh seeds")
+    alike = [candidate.at(even.factor) for candidate in _best_alike([times.candidate for times in timed])]
+    labels = {candidate.label for candidate in chosen}
+    finalists = list(dict.fromkeys([even, *chosen, *(candidate for candidate in alike if candidate.label not in labels)]))
+    training.tell(f"training the best {len(finalists) - 1} on fresh seeds")
     try:
-        trained = {each.candidate: each for each in training.fresh(again)}
+        trained = {result.candidate: result for result in training.train_fresh(finalists)}
     except StoppedEarly:
-        trained = {each: training.found[each] for each in again if each in training.found}
-    even = min((each for each in trained.values() if each.candidate.label == even.label), key=lambda each: each.key(goal)).candidate
-    times = {candidate: dict(zip(each.seeds, ([time] for time in each.times(goal)), strict=True)) for candidate, each in trained.items()}
+        trained = {candidate: training.trained[candidate] for candidate in finalists if candidate in training.trained}
+    even = min(
+        (result for result in trained.values() if result.candidate.label == even.label), key=lambda result: result.key(goal)
+    ).candidate
+    times = {
+        candidate: dict(zip(result.seeds, ([time] for time in result.times(goal)), strict=True)) for candidate, result in trained.items()
+    }
 
     def row(candidate: Candidate) -> AdviceRow:
         seconds = [time for (time,) in times[candidate].values()]
@@ -245,11 +265,11 @@ def _by_goal(
         rates = not (question.typed("learning_rate") or question.typed("local_learning_rate"))
         return _row(question, candidate, seconds, gain, trained[candidate].outcomes[0], trained[even].outcomes[0], rates=rates)
 
-    rows = sorted((row(each) for each in trained if each.label != even.label), key=_missed_and_seconds)
-    same = [each for each in sorted([*rows, row(even)], key=_missed_and_seconds) if each.candidate.synchronous]
+    rows = sorted((row(candidate) for candidate in trained if candidate.label != even.label), key=_missed_and_seconds)
+    same = [advice_row for advice_row in sorted([*rows, row(even)], key=_missed_and_seconds) if advice_row.candidate.synchronous]
     if BASELINE not in {method.name for method in question.methods}:
-        same = [each for each in same if each.candidate.label != even.label]
-    chosen_rows = [next(iter(same), None), next((each for each in same if not each.candidate.leave_out), None)]
+        same = [advice_row for advice_row in same if advice_row.candidate.label != even.label]
+    chosen_rows = [next(iter(same), None), next((advice_row for advice_row in same if not advice_row.candidate.leave_out), None)]
     refused = timing.refused | training.refused
     return _advice(question, timing, goal, rows, row(even), chosen_rows, training.processes.num_runs, refused, timed_even, timed)
 
@@ -267,60 +287,77 @@ def _advice(
     alike: Sequence[AdviceRow | None],
     num_runs: int,
     refused: dict[str, str],
-    timed_even: Timed,
-    timed: Sequence[Timed],
-) -> Advice:
-    made = question.experiment
-    error = made.cluster.calibrated.spread - 1 if made.cluster.calibrated else None
+    timed_even: CandidateTimes,
+    timed: Sequence[CandidateTimes],
+) -> AdviceFindings:
+    experiment = question.experiment
+    error = experiment.cluster.calibrated.spread - 1 if experiment.cluster.calibrated else None
     best, stopped = (rows[0] if rows else even), timing.processes.progress.reason
-    remarks = [*assumed(question), *timing.left]
+    remarks = [*assumptions(question), *timing.remarks]
     if goal is not None and timed and timed[0].candidate.label != best.candidate.label:
         fastest, gain = timed[0].candidate.label, timed_even.mean / timed[0].mean
         why_not = refused.get(fastest, "in training it reaches the goal later, because its samples teach less")
         remarks.append(f"by time alone {fastest} is the fastest, {gain:.3g} times as fast as plain DDP: {why_not}")
-    recommended = _recommended(best, alike[0], even, goal)
+    recommended = _recommended_row(best, alike[0], even, goal)
     if error is not None and recommended.gain.mean is not None and CLEARLY <= recommended.gain.mean < 1 + error:
         remarks.append(f"{recommended.gain.mean:.3g} times is less than how far each prediction may be off: run both before you decide")
-    if (few := unmeasured(made.cluster, *((each.candidate, each.batch_sizes) for each in (recommended, even)))) is not None:
+    if (few := unmeasured_remark(experiment.cluster, *((row.candidate, row.batch_sizes) for row in (recommended, even)))) is not None:
         remarks.append(few)
-    if made.cluster.calibrated is not None and (doubts := made.cluster.calibrated.doubtful) is not None:
+    if experiment.cluster.calibrated is not None and (doubts := experiment.cluster.calibrated.doubtful) is not None:
         remarks.insert(0, doubts)
     sentence = _sentence(question, recommended, timed_even, timed, goal)
-    if (faster := _faster_still(best, recommended)) is not None:
+    if (faster := _faster_row(best, recommended)) is not None:
         sentence += f" {faster.candidate.label} is faster still, {faster.gain.mean:.3g} times, but trains differently."
-    return Advice(
-        made.cluster.name, made.num_workers, made.workload.name, question.epochs, goal, sentence, tuple(rows), even, alike[0], alike[1],
-        error, num_runs, refused, timing.sizes[1], made.workload.has_model, more_than_time(question), tuple(remarks), stopped,
-        split_of(recommended.candidate, recommended.batch_sizes, made.cluster, question.gpus),
-    )  # fmt: skip
+    return AdviceFindings(
+        cluster=experiment.cluster.name,
+        num_nodes=experiment.num_workers,
+        workload=experiment.workload.name,
+        epochs=question.epochs,
+        goal=goal,
+        sentence=sentence,
+        rows=tuple(rows),
+        baseline=even,
+        alike=alike[0],
+        alike_on_all=alike[1],
+        error=error,
+        num_runs=num_runs,
+        refused=refused,
+        num_samples=timing.sizes[1],
+        trains=experiment.workload.has_model,
+        more=loss_hint(question),
+        remarks=tuple(remarks),
+        stopped=stopped,
+        split=advised_split(recommended.candidate, recommended.batch_sizes, experiment.cluster, question.gpus),
+    )
 
 
-def _recommended(best: AdviceRow, alike: AdviceRow | None, baseline: AdviceRow, goal: Goal | None) -> AdviceRow:
-    found = best if goal is not None or alike is None else alike
-    return baseline if found.gain.mean is not None and found.gain.mean < CLEARLY else found
+def _recommended_row(best: AdviceRow, alike: AdviceRow | None, baseline: AdviceRow, goal: Goal | None) -> AdviceRow:
+    row = best if goal is not None or alike is None else alike
+    return baseline if row.gain.mean is not None and row.gain.mean < CLEARLY else row
 
 
-def _faster_still(best: AdviceRow, recommended: AdviceRow) -> AdviceRow | None:
+def _faster_row(best: AdviceRow, recommended: AdviceRow) -> AdviceRow | None:
     gains = recommended.gain.mean, best.gain.mean
     return best if gains[0] is not None and gains[1] is not None and gains[1] > CLEARLY * gains[0] else None
 
 
-def _sentence(question: AdviceQuestion, best: AdviceRow, even: Timed, timed: Sequence[Timed], goal: Goal | None) -> str:
+def _sentence(question: AdviceQuestion, best: AdviceRow, even: CandidateTimes, timed: Sequence[CandidateTimes], goal: Goal | None) -> str:
     """The recommendation, its gain over plain DDP, and the reason."""
-    made, candidate = question.experiment, best.candidate
-    order = what_to_do(candidate, made.cluster)
-    times = f"{best.gain.mean:.3g} times" if best.gain.mean is not None else ""
+    experiment, candidate = question.experiment, best.candidate
+    order = what_to_do(candidate, experiment.cluster)
+    gain = f"{best.gain.mean:.3g} times" if best.gain.mean is not None else ""
     to_goal = "" if goal is None else f" to {goal}"
-    on_all = f" on {all_nodes(made.num_workers)}" if made.num_workers > 1 else ""
+    on_all = f" on {all_nodes(experiment.num_workers)}" if experiment.num_workers > 1 else ""
     if best.gain.mean is None or best.gain.mean < CLEARLY:
         return f"{order[0].upper()}{order[1:]}: nothing here is clearly faster than plain DDP{on_all}."
-    its = next((each for each in timed if each.candidate.label == candidate.label), None)
-    before = parts(_step(question, even), even.outcome.numbers["per_worker"])
-    after = parts(_step(question, its), its.outcome.numbers["per_worker"]) if its is not None and candidate.synchronous else None
-    return f"{order[0].upper()}{order[1:]}: {times} as fast{to_goal} as plain DDP{on_all}, {why(candidate, made.cluster, before, after)}."
+    times = next((entry for entry in timed if entry.candidate.label == candidate.label), None)
+    ddp_step = step_parts(_step(question, even), even.outcome.numbers["per_worker"])
+    step = step_parts(_step(question, times), times.outcome.numbers["per_worker"]) if times is not None and candidate.synchronous else None
+    why = gain_reason(candidate, experiment.cluster, ddp_step, step)
+    return f"{order[0].upper()}{order[1:]}: {gain} as fast{to_goal} as plain DDP{on_all}, {why}."
 
 
-def _step(question: AdviceQuestion, timed: Timed) -> float:
+def _step(question: AdviceQuestion, timed: CandidateTimes) -> float:
     """The seconds for one global batch of samples."""
     return question.experiment.batch_size / float(timed.outcome.numbers["samples_per_second"])
 
@@ -330,7 +367,7 @@ def _row(
     candidate: Candidate,
     seconds: Sequence[float | None],
     gain: Estimate,
-    its: SimulatedRun,
+    run: SimulatedRun,
     even: SimulatedRun,
     *,
     rates: bool,
@@ -344,16 +381,16 @@ def _row(
     cost = hourly * expected.mean / 3600 if hourly and expected.mean is not None else None
     words = (*question.words, *candidate.words(rates=rates), "backend=dist")
     folder = () if question.config_dir is None else ("--config-dir", question.config_dir)
-    batch_sizes = tuple(its.numbers.get("batch_sizes", ()))
-    return AdviceRow(candidate, expected, gain, cost, reason(its, even), words, shlex.join(("hetsim", *folder, *words)), batch_sizes)
+    batch_sizes = tuple(run.numbers.get("batch_sizes", ()))
+    return AdviceRow(candidate, expected, gain, cost, reason(run, even), words, shlex.join(("hetsim", *folder, *words)), batch_sizes)
 
 
-def reason(its: SimulatedRun, even: SimulatedRun) -> str:
+def reason(run: SimulatedRun, even: SimulatedRun) -> str:
     """A short reason: the part of a step that takes the time."""
-    idle, staleness = its.numbers["idle_share"], its.numbers["staleness_mean"]
-    rate = its.numbers["updates_per_second"] / even.numbers["updates_per_second"] if even.numbers["updates_per_second"] else 0.0
-    said = f"idle {_percent(idle)} (plain DDP {_percent(even.numbers['idle_share'])}), × {rate:.3g} updates/s"
-    return said + (f", staleness {formatted(staleness)}" if staleness else "")
+    idle, staleness = run.numbers["idle_share"], run.numbers["staleness_mean"]
+    rate = run.numbers["updates_per_second"] / even.numbers["updates_per_second"] if even.numbers["updates_per_second"] else 0.0
+    text = f"idle {_percent(idle)} (plain DDP {_percent(even.numbers['idle_share'])}), × {rate:.3g} updates/s"
+    return text + (f", staleness {formatted(staleness)}" if staleness else "")
 
 
 def _percent(share: float | None) -> str:

@@ -7,8 +7,8 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-from hetsim.advice.advice import Advice, AdviceRow
-from hetsim.advice.decision import in_own_script
+from hetsim.advice.advice import AdviceFindings, AdviceRow
+from hetsim.advice.decision import script_hint
 from hetsim.answers.answer import Answer, Picture, Sheet
 from hetsim.results.tables.estimates import Estimate
 from hetsim.results.writing.describe import formatted
@@ -17,7 +17,7 @@ from hetsim.results.writing.figures import COMPUTE, INK, STEP, WAIT, own_style
 GREY = "#888888"
 
 
-def answer(advice: Advice, command: str = "") -> Answer:
+def answer(advice: AdviceFindings, command: str = "") -> Answer:
     """The answer with this advice. `command` has asked for it."""
     of_what = "" if advice.workload == "phantom" else f", for {advice.workload}"
     return Answer(
@@ -27,7 +27,7 @@ def answer(advice: Advice, command: str = "") -> Answer:
             *([advice.split.sentence] if advice.split else []),
             *([f"stopped {advice.stopped}: this is the best so far"] if advice.stopped else []),
         ],
-        pictures=[Picture("advice", f"Seconds to {advice.what}, by {advice.num_runs} simulated runs", partial(_picture, advice))],
+        pictures=[Picture("advice", f"Seconds to {advice.end_point}, by {advice.num_runs} simulated runs", partial(_picture, advice))],
         sheets=[_decision(advice), _ranking(advice)],
         remarks=list(_remarks(advice)),
         command=command,
@@ -35,7 +35,7 @@ def answer(advice: Advice, command: str = "") -> Answer:
     )
 
 
-def _decision(advice: Advice) -> Sheet:
+def _decision(advice: AdviceFindings) -> Sheet:
     """The choices: plain DDP, the best that trains as DDP does, and the fastest."""
     per_epoch = advice.goal is None
     costs = any(row.cost is not None for row in (*advice.rows, advice.baseline))
@@ -59,14 +59,14 @@ def _decision(advice: Advice) -> Sheet:
     return Sheet("The choices", heads, cells, below=below)
 
 
-def _ranking(advice: Advice) -> Sheet:
+def _ranking(advice: AdviceFindings) -> Sheet:
     """All reported candidates, the best first, and plain DDP."""
     costs = any(row.cost is not None for row in (*advice.rows, advice.baseline))
     heads = ["", "method", "seconds", "gain", *(["cost"] if costs else []), "why"]
     rows = [[str(rank), *_cells(row, costs)] for rank, row in enumerate(advice.rows, start=1)]
     rows.append(["–", *_cells(advice.baseline, costs)])
     rows[-1][1] = f"plain DDP ({advice.baseline.candidate.method.name})"
-    above = f"{advice.cluster}, {advice.workload}: seconds to {advice.what}, by {advice.num_runs} simulated runs"
+    above = f"{advice.cluster}, {advice.workload}: seconds to {advice.end_point}, by {advice.num_runs} simulated runs"
     return Sheet("All methods, the best first", heads, rows, above=[above])
 
 
@@ -78,7 +78,7 @@ def _cells(row: AdviceRow, costs: bool) -> list[str]:
     return [row.candidate.label + rate, seconds, "–" if row.gain.mean is None else f"× {row.gain}", *cost, row.why]
 
 
-def _remarks(advice: Advice) -> Iterator[str]:
+def _remarks(advice: AdviceFindings) -> Iterator[str]:
     """Remarks that the tables do not contain, and the commands that run the recommended and the fastest candidate."""
     if advice.best.seconds.mean is None:
         yield f"nothing reached {advice.goal} in all its runs, in twice the time of {formatted(advice.epochs)} epochs of plain DDP: " + (
@@ -94,7 +94,7 @@ def _remarks(advice: Advice) -> Iterator[str]:
     run = "run it" if advice.trains else "rehearse it, padded and without a model"
     yield f"{run}: {advice.recommended.command}"
     if not advice.trains:
-        yield in_own_script(advice.recommended.candidate, split=advice.split is not None)
+        yield script_hint(advice.recommended.candidate, split=advice.split is not None)
     if advice.split is not None and advice.split.script is not None:
         yield f"or with this split fixed, in rank order: {advice.split.script}"
     if advice.faster_still is not None:
@@ -102,7 +102,7 @@ def _remarks(advice: Advice) -> Iterator[str]:
 
 
 @own_style()
-def _picture(advice: Advice) -> Any:
+def _picture(advice: AdviceFindings) -> Any:
     """A figure with one panel."""
     from matplotlib.figure import Figure
 
@@ -126,7 +126,9 @@ def _picture(advice: Advice) -> Any:
     axes.set_yticks(range(len(rows)), [*labels, f"plain DDP ({advice.baseline.candidate.method.name})"], parse_math=False)
     axes.set_ylim(len(rows) - 0.4, -0.6)
     error = "" if advice.error is None else f", wider as predictions may be {100 * advice.error:.0f} % off (90 %)"
-    axes.set_xlabel(f"seconds to {advice.what}: mean and 95 % interval over seeds{error}; ×: gain over plain DDP", fontsize=9, color=INK)
+    axes.set_xlabel(
+        f"seconds to {advice.end_point}: mean and 95 % interval over seeds{error}; ×: gain over plain DDP", fontsize=9, color=INK
+    )
     axes.set_title(f"{advice.workload} on {advice.cluster}", fontsize=10, color=INK, loc="left", parse_math=False)
     axes.grid(color=WAIT)
     axes.set_axisbelow(True)
@@ -135,7 +137,7 @@ def _picture(advice: Advice) -> Any:
     return figure
 
 
-def _data(advice: Advice) -> dict[str, Any]:
+def _data(advice: AdviceFindings) -> dict[str, Any]:
     """An advice as JSON values."""
     goal = None if advice.goal is None else {"accuracy": advice.goal.accuracy, "loss": advice.goal.loss}
     return {

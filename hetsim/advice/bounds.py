@@ -60,7 +60,7 @@ class TimeBound:
         return self.overhead + samples * self.per_sample
 
 
-def line_of(node: NodeSpec, batch_size: int) -> TimeBound:
+def time_bound(node: NodeSpec, batch_size: int) -> TimeBound:
     """Return a node's lower bound for batches up to `batch_size`. A measured table counts with its best rate."""
     factor = _least_factor(node)
     node = node.on_its_share
@@ -74,12 +74,12 @@ def _least_factor(node: NodeSpec) -> float:
     """A lower bound of the factor on a node's times: of the noise's mean, and of the slowdowns at any time."""
     factor = 1.0
     if node.noise is not None:
-        drawn = node.noise.sample(DRAWN, 0)
-        mean = math.fsum(drawn) / DRAWN
-        factor = max(0.0, mean - 3 * math.sqrt(math.fsum((each - mean) ** 2 for each in drawn)) / DRAWN)
+        draws = node.noise.sample(DRAWN, 0)
+        mean = math.fsum(draws) / DRAWN
+        factor = max(0.0, mean - 3 * math.sqrt(math.fsum((draw - mean) ** 2 for draw in draws)) / DRAWN)
     if node.slow_spells is not None:
         factor *= min(1.0, node.slow_spells.factor)
-    return factor * min((each for _, each in node.slowdown), default=1.0)
+    return factor * min((slow_factor for _, slow_factor in node.slowdown), default=1.0)
 
 
 def least_step(lines: Sequence[TimeBound], batch_size: int, least_share: int = 1) -> float:
@@ -116,8 +116,8 @@ def most_rate(lines: Sequence[TimeBound], batch_size: int) -> float:
     for _ in range(40):
         middle = (low + high) / 2
         low, high = (middle, high) if math.fsum(shares(middle)) > batch_size else (low, middle)
-    its = shares(low) if low else [float(batch_size)] * len(others)
-    return rate + math.fsum(share / line.seconds(share) for share, line in zip(its, others, strict=True))
+    split = shares(low) if low else [float(batch_size)] * len(others)
+    return rate + math.fsum(share / line.seconds(share) for share, line in zip(split, others, strict=True))
 
 
 class Bounds:
@@ -130,52 +130,54 @@ class Bounds:
         self.buckets = buckets_of(task)
         self.itemsize = self.nbytes // max(1, self.buckets(2**62)[0].stop)
         distinct = {id(node): node for node in cluster.nodes}
-        lines = {key: line_of(node, batch_size) for key, node in distinct.items()}
+        lines = {key: time_bound(node, batch_size) for key, node in distinct.items()}
         self.lines = [lines[id(node)] for node in cluster.nodes]
         self._collectives: dict[LeaveOut, Collectives] = {}
 
-    def least_seconds(self, its: Experiment, leave_out: LeaveOut) -> float:
-        """The lower bound for one sample, with this method on these nodes. `its.cluster` is ignored."""
+    def least_seconds(self, experiment: Experiment, leave_out: LeaveOut) -> float:
+        """The lower bound for one sample, with this method on these nodes. `experiment.cluster` is ignored."""
         kept = [rank for rank in range(self.cluster.num_workers) if rank not in leave_out]
         lines = [self.lines[rank] for rank in kept]
-        kind, batch_size = type(its.coordination), self.batch_size
+        kind, batch_size = type(experiment.coordination), self.batch_size
         if kind in (SynchronousAllReduce, OverlappedAllReduce):
             updates = [self.cluster.nodes[rank].seconds_per_update * _slowdown(self.cluster.nodes[rank]) for rank in kept]
-            step = self._step(its, [TimeBound(line.overhead + more, line.per_sample) for line, more in zip(lines, updates, strict=True)])
+            step = self._step(
+                experiment, [TimeBound(line.overhead + more, line.per_sample) for line, more in zip(lines, updates, strict=True)]
+            )
             if kind is SynchronousAllReduce:
                 return (step + self._reduction(leave_out, self.nbytes)) / batch_size
-            overlapped = its.coordination.overlapped_bytes
+            overlapped = experiment.coordination.overlapped_bytes
             assert overlapped is not None
             reductions = [self._reduction(leave_out, self._size(bucket)) for bucket in self.buckets(overlapped)]
-            first = self.buckets(overlapped)[0].ready * self._step(its, lines) + min(updates)
+            first = self.buckets(overlapped)[0].ready * self._step(experiment, lines) + min(updates)
             return max(first + math.fsum(reductions), step + reductions[-1]) / batch_size
         if kind is DelayedAllReduce:
-            return max(self._step(its, lines), self._reduction(leave_out, self.nbytes)) / batch_size
-        if type(its.coordination) is LocalSteps:
-            period = its.coordination.period
-            reduction = self._reduction(leave_out, self.nbytes) if type(its.coordination.compression) is NoCompression else 0.0
-            return (period * self._step(its, lines) + reduction) / (period * batch_size)
+            return max(self._step(experiment, lines), self._reduction(leave_out, self.nbytes)) / batch_size
+        if type(experiment.coordination) is LocalSteps:
+            period = experiment.coordination.period
+            reduction = self._reduction(leave_out, self.nbytes) if type(experiment.coordination.compression) is NoCompression else 0.0
+            return (period * self._step(experiment, lines) + reduction) / (period * batch_size)
         if kind is DelayedParameterServer:
-            return self._step(its, lines) / batch_size
-        return 1 / self._rate(its, kept, answered=kind in ON_A_SERVER)
+            return self._step(experiment, lines) / batch_size
+        return 1 / self._rate(experiment, kept, answered=kind in ON_A_SERVER)
 
-    def _step(self, its: Experiment, lines: Sequence[TimeBound]) -> float:
+    def _step(self, experiment: Experiment, lines: Sequence[TimeBound]) -> float:
         """The least time until all nodes have computed a batch, with equal batches or with the best split."""
-        if type(its.coordination.allocation) is Even and self.cluster.max_samples is None:
+        if type(experiment.coordination.allocation) is Even and self.cluster.max_samples is None:
             smaller, larger = divmod(self.batch_size, len(lines))
             return max(line.seconds(smaller + (place < larger)) for place, line in enumerate(lines))
-        return least_step(lines, self.batch_size, 0 if its.coordination.allocation.leaves_out else 1)
+        return least_step(lines, self.batch_size, 0 if experiment.coordination.allocation.leaves_out else 1)
 
-    def _rate(self, its: Experiment, kept: Sequence[int], *, answered: bool) -> float:
+    def _rate(self, experiment: Experiment, kept: Sequence[int], *, answered: bool) -> float:
         """The maximum samples per second of nodes that do not wait, except for the messages of each gradient."""
-        pushed = type(its.coordination.compression) is NoCompression
+        pushed = type(experiment.coordination.compression) is NoCompression
         lines = []
         for rank in kept:
             line, waits = self.lines[rank], 0.0
             if answered:
                 waits = self._pulls[rank] + (self._pushes[rank] if pushed else 0.0)
             lines.append(TimeBound(line.overhead + waits, line.per_sample))
-        if type(its.coordination.allocation) is not Even or self.cluster.max_samples is not None:
+        if type(experiment.coordination.allocation) is not Even or self.cluster.max_samples is not None:
             return most_rate(lines, self.batch_size)
         size = -(-self.batch_size // len(kept))
         rate = math.fsum(size / line.seconds(size) if line.seconds(size) else math.inf for line in lines)
@@ -206,4 +208,4 @@ class Bounds:
 def _slowdown(node: NodeSpec) -> float:
     """The least factor on a node's updates, which have no noise."""
     spells = min(1.0, node.slow_spells.factor) if node.slow_spells is not None else 1.0
-    return spells * min((each for _, each in node.slowdown), default=1.0)
+    return spells * min((slow_factor for _, slow_factor in node.slowdown), default=1.0)

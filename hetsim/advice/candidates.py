@@ -83,8 +83,8 @@ class Candidate:
     @property
     def scaled(self) -> tuple[str, ...]:
         """The rates to search: only the local steps' rate if the outer step is an average."""
-        own = tuple(rate for rate in RATES if rate in self.method.keys)
-        return own[1:] if self.method.family == "local steps" and len(own) > 1 else own
+        rates = tuple(rate for rate in RATES if rate in self.method.keys)
+        return rates[1:] if self.method.family == "local steps" and len(rates) > 1 else rates
 
     def at(self, factor: float) -> Candidate:
         """The same candidate, with learning rates multiplied by this factor."""
@@ -99,10 +99,10 @@ def baseline(split: str | None = None) -> Candidate:
     return Candidate(read(configs() / "method" / f"{BASELINE}.yaml"), split)
 
 
-def with_allocations(question: AdviceQuestion, of: Sequence[Candidate]) -> Iterator[Candidate]:
+def allocation_variants(question: AdviceQuestion, candidates: Sequence[Candidate]) -> Iterator[Candidate]:
     """Methods with equal batches, each with the other allocations."""
     if not question.typed("allocation"):
-        for candidate in of:
+        for candidate in candidates:
             if "allocation" not in candidate.method.choices:
                 yield from (replace(candidate, allocation=allocation) for allocation in ALLOCATIONS)
 
@@ -121,17 +121,17 @@ class Subsets:
 
 
 def subsets(cluster: Cluster, *, batch_size: int, nbytes: int) -> Subsets:
-    """The sets of nodes to leave out: all of them up to interchangeable nodes, if at most `MOST_SETS`, else those of `by_rule`."""
-    its = classes(cluster)
-    num = math.prod(len(ranks) + 1 for ranks in its) - 1
+    """The sets of nodes to leave out: all of them up to interchangeable nodes, if at most `MOST_SETS`, else those of `subsets_by_rule`."""
+    node_classes = classes(cluster)
+    num = math.prod(len(ranks) + 1 for ranks in node_classes) - 1
     if num > MOST_SETS:
-        found = [(), *by_rule(cluster, its, batch_size, nbytes)]
-        return Subsets(tuple(dict.fromkeys(found)), num)
+        sets = [(), *subsets_by_rule(cluster, node_classes, batch_size, nbytes)]
+        return Subsets(tuple(dict.fromkeys(sets)), num)
     distinct: dict[Any, LeaveOut] = {}
-    shape = _shapes(cluster, its)
-    for counts in product(*(range(len(ranks), -1, -1) for ranks in its)):
+    shape = _shapes(cluster, node_classes)
+    for counts in product(*(range(len(ranks), -1, -1) for ranks in node_classes)):
         if any(counts):
-            left_out = tuple(sorted(rank for ranks, count in zip(its, counts, strict=True) for rank in ranks[count:]))
+            left_out = tuple(sorted(rank for ranks, count in zip(node_classes, counts, strict=True) for rank in ranks[count:]))
             distinct.setdefault(shape(counts), left_out)
     return Subsets(tuple(distinct.values()), len(distinct))
 
@@ -145,26 +145,26 @@ def classes(cluster: Cluster) -> list[list[int]]:
     same_latency = len({node.latency_seconds for node in cluster.nodes}) == 1
     in_order = bool(network.racks or network.between) or network.all_reduce != "ring" or not same_latency
     kinds: list[Any] = []
-    found: dict[tuple[int, int], list[int]] = {}
-    run, before = 0, -1
+    members: dict[tuple[int, int], list[int]] = {}
+    run, previous = 0, -1
     for rank, node in enumerate(cluster.nodes):
         described = (node, cluster.faults.nodes.get(rank))
-        kind = next((place for place, other in enumerate(kinds) if other == described), len(kinds))
+        kind = next((place for place, description in enumerate(kinds) if description == described), len(kinds))
         if kind == len(kinds):
             kinds.append(described)
-        run += in_order and kind != before
-        before = kind
-        found.setdefault((kind, run), []).append(rank)
-    return list(found.values())
+        run += in_order and kind != previous
+        previous = kind
+        members.setdefault((kind, run), []).append(rank)
+    return list(members.values())
 
 
-def _shapes(cluster: Cluster, its: Sequence[Sequence[int]]) -> Callable[[Sequence[int]], Any]:
+def _shapes(cluster: Cluster, node_classes: Sequence[Sequence[int]]) -> Callable[[Sequence[int]], Any]:
     """A function that maps a set of nodes to its shape. Sets of one shape differ only in which of several equal racks they use.
 
     Racks that contain racks or are in one are not interchanged, nor racks in `between` or with the server, nor racks of scattered nodes.
     """
     network = cluster.network
-    racks = [cluster.nodes[ranks[0]].rack for ranks in its]
+    racks = [cluster.nodes[ranks[0]].rack for ranks in node_classes]
     special = {cluster.server.rack, *(rack.within for rack in network.racks.values())}
     special |= {name for name, rack in network.racks.items() if rack.within}
     special |= {str(end).removeprefix("rack ") for pair in network.between for end in pair}
@@ -174,7 +174,7 @@ def _shapes(cluster: Cluster, its: Sequence[Sequence[int]]) -> Callable[[Sequenc
             special.add(name)
     described = [
         repr({name: value for name, value in vars(cluster.nodes[ranks[0]]).items() if name not in ("rack", "on_its_share")})
-        for ranks in its
+        for ranks in node_classes
     ]
 
     def shape(counts: Sequence[int]) -> Any:
@@ -190,7 +190,7 @@ def _shapes(cluster: Cluster, its: Sequence[Sequence[int]]) -> Callable[[Sequenc
     return shape
 
 
-def by_rule(cluster: Cluster, its: Sequence[Sequence[int]], batch_size: int, nbytes: int) -> Iterator[LeaveOut]:
+def subsets_by_rule(cluster: Cluster, node_classes: Sequence[Sequence[int]], batch_size: int, nbytes: int) -> Iterator[LeaveOut]:
     """From very many sets: without the 1, 2, 3, 4, 6, 8, 12 … worst nodes by speed, by link or by both, and without whole classes."""
     num = cluster.num_workers
     share = max(1, batch_size // num)
@@ -209,14 +209,14 @@ def by_rule(cluster: Cluster, its: Sequence[Sequence[int]], batch_size: int, nby
     for count in _counts(num):
         yield tuple(sorted(slowest[:count]))
         yield tuple(sorted(farthest[:count]))
-    for one in _counts(num):
-        for other in _counts(num):
-            if len(both := {*slowest[:one], *farthest[:other]}) < num:
+    for num_slow in _counts(num):
+        for num_far in _counts(num):
+            if len(both := {*slowest[:num_slow], *farthest[:num_far]}) < num:
                 yield tuple(sorted(both))
-    if len(its) <= MOST_CLASSES:
-        for kept in product((True, False), repeat=len(its)):
+    if len(node_classes) <= MOST_CLASSES:
+        for kept in product((True, False), repeat=len(node_classes)):
             if any(kept):
-                yield tuple(sorted(rank for ranks, stays in zip(its, kept, strict=True) if not stays for rank in ranks))
+                yield tuple(sorted(rank for ranks, stays in zip(node_classes, kept, strict=True) if not stays for rank in ranks))
 
 
 def _counts(num: int) -> Iterator[int]:
@@ -231,13 +231,13 @@ def _counts(num: int) -> Iterator[int]:
         yield num - 1
 
 
-def neighbours(left_out: LeaveOut, its: Iterable[Sequence[int]]) -> Iterator[LeaveOut]:
+def neighbours(left_out: LeaveOut, node_classes: Iterable[Sequence[int]]) -> Iterator[LeaveOut]:
     """The sets with one node of a class less, and the sets with one more."""
-    gone = set(left_out)
-    for ranks in its:
-        there = [rank for rank in ranks if rank not in gone]
-        absent = [rank for rank in ranks if rank in gone]
-        if there:
-            yield tuple(sorted({*gone, there[-1]}))
+    out = set(left_out)
+    for ranks in node_classes:
+        present = [rank for rank in ranks if rank not in out]
+        absent = [rank for rank in ranks if rank in out]
+        if present:
+            yield tuple(sorted({*out, present[-1]}))
         if absent:
-            yield tuple(sorted(gone - {absent[0]}))
+            yield tuple(sorted(out - {absent[0]}))

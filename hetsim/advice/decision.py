@@ -29,7 +29,7 @@ class StepParts(NamedTuple):
     network: float
 
 
-def parts(step_seconds: float, per_worker: Sequence[dict[str, float]]) -> StepParts:
+def step_parts(step_seconds: float, per_worker: Sequence[dict[str, float]]) -> StepParts:
     """The parts of a synchronous run's mean step, from the mean gradient of the slowest node."""
     slowest = max((worker["compute_seconds"] / worker["iterations"] for worker in per_worker if worker["iterations"]), default=0.0)
     return StepParts(min(slowest, step_seconds), max(0.0, step_seconds - slowest))
@@ -58,11 +58,11 @@ def machines(ranks: Sequence[int], cluster: Cluster) -> str:
         if (number := _machine(node.rack)) is not None:
             members.setdefault(number, []).append(rank)
     some = set(ranks)
-    whole = {number: its for number, its in members.items() if some.issuperset(its)}
-    inside = [rank for its in whole.values() for rank in its]
+    full_machines = {number: nodes for number, nodes in members.items() if some.issuperset(nodes)}
+    inside = [rank for nodes in full_machines.values() for rank in nodes]
     others = sorted(some.difference(inside))
-    named = [f"{numbered('machine', list(whole))} ({numbered('node', inside)})"] if whole else []
-    return " and ".join([*named, *([numbered("node", others)] if others else [])])
+    named = [f"{noun_with_numbers('machine', list(full_machines))} ({noun_with_numbers('node', inside)})"] if full_machines else []
+    return " and ".join([*named, *([noun_with_numbers("node", others)] if others else [])])
 
 
 def _machine(rack: str | None) -> int | None:
@@ -71,7 +71,7 @@ def _machine(rack: str | None) -> int | None:
     return int(number) if rack == f"{MACHINE}{number}" and number.isdecimal() else None
 
 
-def numbered(noun: str, numbers: Sequence[int]) -> str:
+def noun_with_numbers(noun: str, numbers: Sequence[int]) -> str:
     """Numbers in words: node 3; nodes 2 to 5; nodes 0, 1, 4 and 7."""
     runs: list[list[int]] = []
     for number in numbers:
@@ -84,20 +84,22 @@ def numbered(noun: str, numbers: Sequence[int]) -> str:
     return f"{noun} {listed}" if len(numbers) == 1 else f"{noun}s {listed}"
 
 
-def why(candidate: Candidate, cluster: Cluster, before: StepParts, after: StepParts | None) -> str:
-    """The reason: the part of plain DDP's step that the candidate reduces most. `after` is None if the candidate does not wait for all."""
-    whole = before.compute + before.network
-    if after is None:
-        share = f"{100 * before.network / whole:.0f} % of it for the network" if before.network > 0.1 * whole else "for the slowest node"
-        return f"because a step of plain DDP takes {seconds(whole)}, {share}, and this method does not wait for all nodes in every step"
-    if before.network - after.network > before.compute - after.compute:
+def gain_reason(candidate: Candidate, cluster: Cluster, ddp_step: StepParts, step: StepParts | None) -> str:
+    """The reason: the part of plain DDP's step that the candidate reduces most. `step` is None if the candidate does not wait for all."""
+    total = ddp_step.compute + ddp_step.network
+    if step is None:
+        share = (
+            f"{100 * ddp_step.network / total:.0f} % of it for the network" if ddp_step.network > 0.1 * total else "for the slowest node"
+        )
+        return f"because a step of plain DDP takes {seconds(total)}, {share}, and this method does not wait for all nodes in every step"
+    if ddp_step.network - step.network > ddp_step.compute - step.compute:
         return (
-            f"because in plain DDP {_link(candidate, cluster)} takes {seconds(before.network)} of each step's {seconds(whole)}; "
-            f"in this setup the network takes {seconds(after.network)}"
+            f"because in plain DDP {_link(candidate, cluster)} takes {seconds(ddp_step.network)} of each step's {seconds(total)}; "
+            f"in this setup the network takes {seconds(step.network)}"
         )
     return (
-        f"because in plain DDP each step waits {seconds(before.compute)} for the slowest node's gradient; "
-        f"in this setup it waits {seconds(after.compute)}"
+        f"because in plain DDP each step waits {seconds(ddp_step.compute)} for the slowest node's gradient; "
+        f"in this setup it waits {seconds(step.compute)}"
     )
 
 
@@ -109,18 +111,18 @@ def _link(candidate: Candidate, cluster: Cluster) -> str:
 
 def slowest_link(cluster: Cluster) -> tuple[float, str]:
     """The rate of the slowest pair of neighbours around the ring in bytes per second, and its bottleneck."""
-    found = (math.inf, "")
+    slowest = (math.inf, "")
     num = cluster.num_workers
     for sender in range(num if num > 1 else 0):
         path = cluster.path(sender, (sender + 1) % num)
-        found = min(found, (path.bytes_per_second, BETWEEN))
+        slowest = min(slowest, (path.bytes_per_second, BETWEEN))
         for _, owner in path.links:
-            rate = min(cluster.capacity((direction, owner)) for direction, its in path.links if its == owner)
-            found = min(found, (rate, _link_of(owner)))
-    return found
+            rate = min(cluster.capacity((direction, owner)) for direction, link_owner in path.links if link_owner == owner)
+            slowest = min(slowest, (rate, _link_name(owner)))
+    return slowest
 
 
-def _link_of(owner: int | str) -> str:
+def _link_name(owner: int | str) -> str:
     if isinstance(owner, int):
         return f"link of node {owner}"
     if owner.startswith("way "):
@@ -129,14 +131,14 @@ def _link_of(owner: int | str) -> str:
     return f"uplink of {owner}" if number is None else f"network card of machine {number}"
 
 
-def assumed(question: AdviceQuestion) -> Iterator[str]:
+def assumptions(question: AdviceQuestion) -> Iterator[str]:
     """Sentences on values that the question does not give and hetsim assumes."""
-    made = question.experiment
+    experiment = question.experiment
     if not question.typed("cluster"):
-        yield f"cluster={made.cluster.name} is taken, as no cluster is typed: add cluster=NAME, or your GPUs, such as '2*a100 + 4*t4'"
-    if not (question.timing or made.workload.has_model):
-        yield f"workload={made.workload.name} trains nothing, so all are ranked by time alone, as with timing"
-    server = made.cluster.server
+        yield f"cluster={experiment.cluster.name} is taken, as no cluster is typed: add cluster=NAME, or your GPUs, such as '2*a100 + 4*t4'"
+    if not (question.timing or experiment.workload.has_model):
+        yield f"workload={experiment.workload.name} trains nothing, so all are ranked by time alone, as with timing"
+    server = experiment.cluster.server
     if not server.assumed.isdisjoint(LINKS) and any(Candidate(method).needs_server for method in question.methods):
         rates = dict.fromkeys((server.uplink_bytes_per_second, server.downlink_bytes_per_second))
         card = " up, ".join(bits(rate) for rate in rates if rate is not None)
@@ -147,7 +149,7 @@ def assumed(question: AdviceQuestion) -> Iterator[str]:
         )
 
 
-def unmeasured(cluster: Cluster, *candidates: tuple[Candidate, Sequence[int]]) -> str | None:
+def unmeasured_remark(cluster: Cluster, *candidates: tuple[Candidate, Sequence[int]]) -> str | None:
     """A sentence on nodes whose samples in a candidate, in rank order, are fewer than in any measured batch; None if there are none."""
     few: dict[int, int] = {}
     for candidate, batch_sizes in candidates:
@@ -160,19 +162,19 @@ def unmeasured(cluster: Cluster, *candidates: tuple[Candidate, Sequence[int]]) -
         return None
     least = {cluster.nodes[rank].table[0][0] for rank in few}
     return (
-        f"{numbered('node', sorted(few))} would take as few as {min(few.values())} samples, fewer than measured "
+        f"{noun_with_numbers('node', sorted(few))} would take as few as {min(few.values())} samples, fewer than measured "
         f"({' and '.join(map(str, sorted(least)))}): hetsim assumes that a smaller batch takes as long as the smallest measured one"
     )
 
 
-def more_than_time(question: AdviceQuestion) -> str:
+def loss_hint(question: AdviceQuestion) -> str:
     """How to compare how fast the loss falls, for a ranking by time alone."""
     if not question.experiment.workload.has_model:
         return PHANTOM
     return "Ask without timing." if question.timing else "Ask again, with more time."
 
 
-def in_own_script(candidate: Candidate, *, split: bool) -> str:
+def script_hint(candidate: Candidate, *, split: bool) -> str:
     """How to train your own model with the candidate. `split`: whether its batches are unequal, perhaps by the question's own words."""
     if not candidate.synchronous:
         return "train with it: workload=own (docs/guide/own-workload.md)"
@@ -208,7 +210,9 @@ class AdvisedSplit:
     """Python code that fixes the split in a DistributedDataParallel script; None if the method does not train as DDP does."""
 
 
-def split_of(candidate: Candidate, batch_sizes: Sequence[int], cluster: Cluster, names: Mapping[str, Sequence[int]]) -> AdvisedSplit | None:
+def advised_split(
+    candidate: Candidate, batch_sizes: Sequence[int], cluster: Cluster, names: Mapping[str, Sequence[int]]
+) -> AdvisedSplit | None:
     """The split of a candidate; None if all nodes take equally many samples, give or take one.
 
     Args:
@@ -230,23 +234,23 @@ def split_of(candidate: Candidate, batch_sizes: Sequence[int], cluster: Cluster,
     if candidate.synchronous and min(batch_sizes) > 0:
         script = (
             "from hetsim.ddp import Team; from hetsim.policies.allocation import Fixed; "
-            f"team = Team(batch_size={batch}, allocation=Fixed(parts={_listed(batch_sizes)}))"
+            f"team = Team(batch_size={batch}, allocation=Fixed(parts={_python_list(batch_sizes)}))"
         )
     return AdvisedSplit(tuple(batch_sizes), f"Of each batch of {batch} samples: {', '.join(listed)}.", script)
 
 
 def _kinds(cluster: Cluster, shares: Mapping[int, int], names: Mapping[str, Sequence[int]]) -> Iterator[str]:
     """The share of each kind of node. A kind is a named GPU, or nodes with equal descriptions."""
-    left = dict.fromkeys(shares)
+    remaining = dict.fromkeys(shares)
     for name, ranks in names.items():
-        if some := [rank for rank in ranks if rank in left]:
+        if some := [rank for rank in ranks if rank in remaining]:
             yield f"{_amount(shares, some)} for {'each' if len(some) > 1 else 'the'} {name}"
-        left = {rank: None for rank in left if rank not in some}
-    while left:
-        its = replace(cluster.nodes[next(iter(left))], rack=None)
-        some = [rank for rank in left if replace(cluster.nodes[rank], rack=None) == its]
-        yield f"{_amount(shares, some)} for {'each of ' if len(some) > 1 else ''}{numbered('node', some)}"
-        left = {rank: None for rank in left if rank not in some}
+        remaining = {rank: None for rank in remaining if rank not in some}
+    while remaining:
+        node = replace(cluster.nodes[next(iter(remaining))], rack=None)
+        some = [rank for rank in remaining if replace(cluster.nodes[rank], rack=None) == node]
+        yield f"{_amount(shares, some)} for {'each of ' if len(some) > 1 else ''}{noun_with_numbers('node', some)}"
+        remaining = {rank: None for rank in remaining if rank not in some}
 
 
 def _amount(shares: Mapping[int, int], ranks: Sequence[int]) -> str:
@@ -254,7 +258,7 @@ def _amount(shares: Mapping[int, int], ranks: Sequence[int]) -> str:
     return str(low) if low == high else f"{low} {'or' if high == low + 1 else 'to'} {high}"
 
 
-def _listed(numbers: Sequence[int]) -> str:
+def _python_list(numbers: Sequence[int]) -> str:
     """Numbers as Python code. Equal neighbours are combined if that is shorter."""
     runs: list[list[int]] = []
     for number in numbers:

@@ -32,12 +32,12 @@ class Progress:
         if self._shown:
             self._bar = bar(total=units, desc=name, bar_format=LAYOUT)
 
-    def did(self, units: float) -> None:
+    def advance(self, units: float) -> None:
         """Advance the bar by `units`."""
         if self._bar is not None:
             self._bar.update(min(units, max(0.0, self._bar.total - self._bar.n)))
 
-    def above(self, tell: Callable[[str], object]) -> Callable[[str], None]:
+    def line_printer(self, tell: Callable[[str], object]) -> Callable[[str], None]:
         """A function that prints a line by `tell`, above the bar."""
 
         def told(line: str) -> None:
@@ -72,11 +72,11 @@ class Progress:
             raise StoppedEarly
 
     @contextmanager
-    def limited(self, minutes: float | None) -> Iterator[None]:
+    def time_limit(self, minutes: float | None) -> Iterator[None]:
         """Stop after `minutes`, and in the main thread at SIGTERM."""
         timer = None if minutes is None else threading.Timer(60 * minutes, self.stop, [f"after {minutes:g} minutes"])
         main = threading.current_thread() is threading.main_thread()
-        before = signal.getsignal(signal.SIGTERM) if main else None
+        previous_handler = signal.getsignal(signal.SIGTERM) if main else None
         if main:
             signal.signal(signal.SIGTERM, lambda *_: self.stop("by SIGTERM"))
         if timer is not None:
@@ -89,4 +89,4 @@ class Progress:
             if timer is not None:
                 timer.cancel()
             if main:
-                signal.signal(signal.SIGTERM, before)
+                signal.signal(signal.SIGTERM, previous_handler)

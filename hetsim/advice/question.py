@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 
 from hetsim import checks
-from hetsim.advice.simulated import Goal, experiment
+from hetsim.advice.simulated import Goal, experiment_of
 from hetsim.catalogue.tables import shipped_catalogue
 from hetsim.config.compose import composed
 from hetsim.config.methods import Method, shipped
@@ -48,7 +48,7 @@ class AdviceQuestion:
     @cached_property
     def experiment(self) -> Experiment:
         """The experiment of plain DDP with these arguments. Raises ValueError if they are invalid."""
-        return experiment([*self.words, f"method={BASELINE}", "allocation=even", "backend=sim"], self.config_dir)
+        return experiment_of([*self.words, f"method={BASELINE}", "allocation=even", "backend=sim"], self.config_dir)
 
     @cached_property
     def named(self) -> Named | None:
@@ -99,7 +99,7 @@ def key_of(word: str) -> str:
 
 def asked(words: Sequence[str], config_dir: str | None) -> AdviceQuestion:
     """The question in these arguments. Raises ValueError if they are invalid."""
-    words = spelled_out(words)
+    words = expanded_arguments(words)
     timing = TIMING in words
     goals = {key: word.partition("=")[2] for word in words if (key := key_of(word)) in GOALS}
     if timing + len(goals) > 1:
@@ -132,14 +132,14 @@ def _check(word: str) -> None:
 
 
 def _methods(listed: str) -> tuple[Method, ...]:
-    known = {method.name: method for method in shipped()}
+    methods = {method.name: method for method in shipped()}
     names = [name.strip() for name in listed.strip("[]").split(",")]
     for name in names:
-        if name not in known:
+        if name not in methods:
             raise ValueError(
-                f"method={checks.shown(name)} is not a shipped method{checks.suggestion(name, known) or ': see hetsim-methods'}"
+                f"method={checks.shown(name)} is not a shipped method{checks.suggestion(name, methods) or ': see hetsim-methods'}"
             )
-    return tuple(known[name] for name in dict.fromkeys(names))
+    return tuple(methods[name] for name in dict.fromkeys(names))
 
 
 def _goal(goals: dict[str, str]) -> Goal | None:
@@ -154,7 +154,7 @@ def _goal(goals: dict[str, str]) -> Goal | None:
     return None
 
 
-def spelled_out(words: Sequence[str]) -> list[str]:
+def expanded_arguments(words: Sequence[str]) -> list[str]:
     """The arguments of a question that may name GPUs, such as `EXAMPLE`, as arguments of hetsim.
 
     A cluster replaces the named GPUs. If the arguments then name no method, they get `method=ddp`.
@@ -162,26 +162,26 @@ def spelled_out(words: Sequence[str]) -> list[str]:
     Raises ValueError for invalid arguments.
     """
     named = [word for word in words if _names_gpus(word)]
-    own = {key: value for word in words for key, value in [_parted(word)] if key in (*OF_CATALOGUE, *OF_MACHINES)}
+    options = {key: value for word in words for key, value in [_key_and_value(word)] if key in (*OF_CATALOGUE, *OF_MACHINES)}
     if not named:
-        if own:
-            raise ValueError(f"{next(iter(own))}=… goes with GPUs that are named: write hetsim-advise {EXAMPLE}")
+        if options:
+            raise ValueError(f"{next(iter(options))}=… goes with GPUs that are named: write hetsim-advise {EXAMPLE}")
         return [*words]
     if len(named) > 1:
         raise ValueError(f"GPUs are named twice: write them in one word, such as {EXAMPLE}")
     for key in ("model", "network"):
-        if key not in own:
+        if key not in options:
             raise ValueError(f"{named[0]} needs {key}=…: write hetsim-advise {EXAMPLE}")
-    rates = {key: own[key] for key in OF_MACHINES if key in own}
+    rates = {key: options[key] for key in OF_MACHINES if key in options}
     machines = [_machine(part.strip(), rates) for part in named[0].split("+")]
-    kept = [word for word in words if word not in named and _parted(word)[0] not in own]
-    catalogue = [f"+cluster.catalogue.{OF_CATALOGUE[key]}={as_typed(value)}" for key, value in own.items() if key in OF_CATALOGUE]
-    workload = [] if any(_parted(word)[0] == "workload" for word in kept) else ["workload=phantom"]
-    method = [] if any(_parted(word)[0] == "method" for word in kept) else ["method=ddp"]
+    kept = [word for word in words if word not in named and _key_and_value(word)[0] not in options]
+    catalogue = [f"+cluster.catalogue.{OF_CATALOGUE[key]}={as_typed(value)}" for key, value in options.items() if key in OF_CATALOGUE]
+    workload = [] if any(_key_and_value(word)[0] == "workload" for word in kept) else ["workload=phantom"]
+    method = [] if any(_key_and_value(word)[0] == "method" for word in kept) else ["method=ddp"]
     return ["cluster=machines", f"cluster.machines={as_typed(machines)}", *catalogue, *workload, *kept, *method]
 
 
-def _parted(word: str) -> tuple[str, str]:
+def _key_and_value(word: str) -> tuple[str, str]:
     key, equals, value = word.partition("=")
     return (key, value) if equals else ("", "")
 
@@ -190,14 +190,14 @@ def _names_gpus(word: str) -> bool:
     if "=" in word or word.startswith("~"):
         return False
     first = MACHINE.fullmatch(word.split("+")[0].strip())
-    names = {each for gpu in shipped_catalogue().gpus.values() for each in (gpu.name, *gpu.aliases)}
+    names = {name for gpu in shipped_catalogue().gpus.values() for name in (gpu.name, *gpu.aliases)}
     return "*" in word or "+" in word or (first is not None and first["name"].lower() in names)
 
 
 def _machine(text: str, rates: dict[str, str]) -> dict[str, object]:
-    found = MACHINE.fullmatch(text)
-    if found is None:
+    match = MACHINE.fullmatch(text)
+    if match is None:
         raise ValueError(f"{checks.shown(text)} is not a machine: write 4*t4 for one with four GPUs, 8x(4*t4) for eight of them")
-    gpus, copies = int(found["gpus"] or 1), int(found["copies"] or 1)
-    own = {key: value for key, value in rates.items() if key != "inside" or gpus > 1}
-    return {**({"count": copies} if copies > 1 else {}), "gpus": {found["name"]: gpus}, **own}
+    gpus, copies = int(match["gpus"] or 1), int(match["copies"] or 1)
+    machine_rates = {key: value for key, value in rates.items() if key != "inside" or gpus > 1}
+    return {**({"count": copies} if copies > 1 else {}), "gpus": {match["name"]: gpus}, **machine_rates}

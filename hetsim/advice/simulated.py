@@ -64,9 +64,9 @@ class SimulatedRun:
 
     def seconds_at(self, samples: float) -> float:
         """The second at which this number of samples was applied, interpolated between evaluations."""
-        for (before, start), (after, end) in pairwise(zip(self.applied, (point[0] for point in self.curve), strict=True)):
-            if before <= samples <= after:
-                return start + (end - start) * (samples - before) / (after - before or 1)
+        for (earlier, start), (later, end) in pairwise(zip(self.applied, (point[0] for point in self.curve), strict=True)):
+            if earlier <= samples <= later:
+                return start + (end - start) * (samples - earlier) / (later - earlier or 1)
         return float(self.numbers["seconds"])
 
     @property
@@ -76,16 +76,16 @@ class SimulatedRun:
         return loss if loss is not None and loss < float("inf") else float("inf")
 
 
-def simulated(words: Sequence[str], config_dir: str | None) -> SimulatedRun:
+def simulate(words: Sequence[str], config_dir: str | None) -> SimulatedRun:
     """Simulate the run of these arguments. Raises ValueError if they are invalid, and RunFailed if the run began and failed."""
-    return run(experiment(words, config_dir))
+    return run(experiment_of(words, config_dir))
 
 
-def run(made: Experiment) -> SimulatedRun:
-    """Simulate an experiment, as `simulated` does."""
+def run(experiment: Experiment) -> SimulatedRun:
+    """Simulate an experiment, as `simulate` does."""
     points: list[Point] = []
     try:
-        summary = Simulation(replace(made, watch=points.append)).run()
+        summary = Simulation(replace(experiment, watch=points.append)).run()
     except (RunFailed, ValueError):
         raise
     except Exception as error:  # of a module of the user's own, which may quote the value of a variable
@@ -95,23 +95,23 @@ def run(made: Experiment) -> SimulatedRun:
     return SimulatedRun({**{key: summary[key] for key in KEPT}, "per_worker": workers}, curve, tuple(point.samples for point in points))
 
 
-def experiment(words: Sequence[str], config_dir: str | None) -> Experiment:
+def experiment_of(words: Sequence[str], config_dir: str | None) -> Experiment:
     """The experiment of these arguments. Raises ValueError if they are invalid."""
     config, _, typed = composed(words, config_dir=None if config_dir is None else Path(config_dir))
     try:
         refuse_unread_rates(config, typed)
-        made, _ = build_experiment(config)
-        check_download(made, typed)
+        experiment, _ = build_experiment(config)
+        check_download(experiment, typed)
     except USERS as error:
         raise ValueError(sentence(error)) from None
-    return made
+    return experiment
 
 
 def sizes(words: Sequence[str], config_dir: str | None) -> tuple[int, int]:
     """The length of the workload's weights, including the model's statistics, and its number of samples."""
-    made = experiment(words, config_dir)
-    task, _ = made.load()
+    experiment = experiment_of(words, config_dir)
+    task, _ = experiment.load()
     try:
-        return task.initial().nbytes // BYTES[made.dtype], task.num_samples
+        return task.initial().nbytes // BYTES[experiment.dtype], task.num_samples
     finally:
         task.close()

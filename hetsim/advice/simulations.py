@@ -16,8 +16,8 @@ from typing import Any, Self
 
 from hetsim.advice.candidates import LeaveOut
 from hetsim.advice.progress import Progress, StoppedEarly
-from hetsim.advice.simulated import SimulatedRun, simulated, sizes
-from hetsim.advice.variants import Variant, least_seconds, timed
+from hetsim.advice.simulated import SimulatedRun, simulate, sizes
+from hetsim.advice.variants import Variant, least_seconds, simulate_variant
 from hetsim.config.errors import sentence
 from hetsim.config.guard.folders import check_folder
 from hetsim.errors import RunFailed
@@ -38,15 +38,15 @@ WORDS = ("run", "words", "sizes")
 """The parts of a question that are hetsim arguments, which may have several spellings."""
 
 
-def num_processes(asked: int | None, engine: str = "local") -> int | None:
-    """The number of processes: `asked`, or one for each usable core, at most eight. With Ray, None means all CPUs.
+def num_processes(requested: int | None, engine: str = "local") -> int | None:
+    """The number of processes: `requested`, or one for each usable core, at most eight. With Ray, None means all CPUs.
 
     Raises ValueError for more processes than cores, or for an unknown engine.
     """
     check_engine(engine)
-    if asked is not None:
-        check_processes(asked, engine)
-        return asked
+    if requested is not None:
+        check_processes(requested, engine)
+        return requested
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(8, cores) if engine == "local" else None
 
@@ -120,7 +120,7 @@ class Simulations:
     def time_all(self, words: Sequence[str], runs: Sequence[tuple[str, Variant]]) -> list[tuple[SimulatedRun, str] | Refused]:
         """Time these pairs (method, variant). Returns each outcome, and the text on which the time depends (`variants.timing_of`)."""
         questions, numbers = [], []
-        for method, of_method in _by_method(runs):
+        for method, of_method in _indices_by_method(runs):
             for first in range(0, len(of_method), TOGETHER):
                 together = of_method[first : first + TOGETHER]
                 numbers += together
@@ -151,7 +151,7 @@ class Simulations:
             question = questions[number]
             num_runs = len(question.get("timed", ())) or int("run" in question)
             self.num_runs += num_runs
-            self.progress.did(num_runs * units)
+            self.progress.advance(num_runs * units)
             refused = "timed" in question and "timed" not in answer
             answers[number] = {"timed": [answer] * num_runs} if refused else answer
         return [answers[number] for number in range(len(questions))]
@@ -162,7 +162,7 @@ class Simulations:
             return stored
         try:
             self.progress.check()
-            answer = self._simulated(question)
+            answer = self._simulate(question)
         except StoppedEarly:
             return {"refused": f"stopped {self.progress.reason}"}
         except RunFailed as error:
@@ -171,13 +171,13 @@ class Simulations:
             self._answers.keep(question, answer)
         return answer
 
-    def _simulated(self, question: dict[str, Any]) -> dict[str, Any]:
+    def _simulate(self, question: dict[str, Any]) -> dict[str, Any]:
         """The answer of a process. Raises RunFailed if the process was killed."""
         answer: dict[str, Any] = self._pool.ask(question)
         return answer
 
 
-def _by_method(runs: Sequence[tuple[str, Variant]]) -> Iterable[tuple[str, list[int]]]:
+def _indices_by_method(runs: Sequence[tuple[str, Variant]]) -> Iterable[tuple[str, list[int]]]:
     """The indices of each method's runs."""
     numbers: dict[str, list[int]] = {}
     for number, (method, _) in enumerate(runs):
@@ -197,19 +197,19 @@ def answering(config_dir: str | None) -> Answer:
 
     def answer(question: dict[str, Any], _: object) -> dict[str, Any]:
         if "sizes" in question:
-            return _or_refused(lambda: {"sizes": sizes(question["sizes"], config_dir)})
+            return _answer_or_refusal(lambda: {"sizes": sizes(question["sizes"], config_dir)})
         if "run" in question:
-            return _or_refused(lambda: asdict(simulated(question["run"], config_dir)))
+            return _answer_or_refusal(lambda: asdict(simulate(question["run"], config_dir)))
         words, method = question["words"], question["method"]
         if "bounds" in question:
             variant, subsets = _variant(question["bounds"]), [tuple(subset) for subset in question["subsets"]]
-            return _or_refused(lambda: {"bounds": least_seconds(words, method, variant, subsets, config_dir)})
+            return _answer_or_refusal(lambda: {"bounds": least_seconds(words, method, variant, subsets, config_dir)})
 
         def timing(variant: Variant) -> dict[str, Any]:
-            outcome, text = timed(words, method, variant, config_dir)
+            outcome, text = simulate_variant(words, method, variant, config_dir)
             return {**asdict(outcome), "timing": text}
 
-        return {"timed": [_or_refused(partial(timing, _variant(entries))) for entries in question["timed"]]}
+        return {"timed": [_answer_or_refusal(partial(timing, _variant(entries))) for entries in question["timed"]]}
 
     return answer
 
@@ -219,7 +219,7 @@ def _variant(entries: dict[str, Any]) -> Variant:
     return Variant(**{**entries, "leave_out": tuple(entries["leave_out"]), "slower": slower})
 
 
-def _or_refused(simulate: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+def _answer_or_refusal(simulate: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     try:
         return simulate()
     except (ValueError, RunFailed) as error:

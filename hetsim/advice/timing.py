@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from hetsim.advice.candidates import Candidate, Subsets, baseline, classes, neighbours, subsets, with_allocations
+from hetsim.advice.candidates import Candidate, Subsets, allocation_variants, baseline, classes, neighbours, subsets
 from hetsim.advice.progress import StoppedEarly
 from hetsim.advice.question import BASELINE, AdviceQuestion
 from hetsim.advice.simulated import SimulatedRun
@@ -56,7 +56,7 @@ TIMED_AT_ENDS = 12
 
 
 @dataclass(frozen=True)
-class Timed:
+class CandidateTimes:
     """A candidate, and the seconds of the whole training in each run."""
 
     candidate: Candidate
@@ -81,9 +81,9 @@ class Timing:
     """The length of the weights, and the number of training samples."""
     refused: dict[str, str] = field(default_factory=dict)
     """By candidate, the error of its run."""
-    found: dict[Candidate, Timed] = field(default_factory=dict)
+    timed: dict[Candidate, CandidateTimes] = field(default_factory=dict)
     """All candidates that were timed, with one run each."""
-    left: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
     """Sentences on candidates that were not tried, and on what the times leave out."""
     batches: int = 0
     """The number of global batches of a simulated run."""
@@ -99,107 +99,109 @@ class Timing:
         random = bool(cluster.faults.nodes) or any(node.noise or node.slow_spells for node in cluster.nodes)
         return 1 if self.question.named is not None and not random else SEEDS
 
-    def baseline(self) -> Timed:
+    def baseline(self) -> CandidateTimes:
         """The time of equal batches. Raises ValueError if they cannot be simulated.
 
         If the cluster changes later than in a usual run, this run and those of the candidates are longer.
         """
         first = baseline(self.question.even)
-        found = self.times([first], seeds=self.seeds)
-        if not found:
+        times = self.times([first], seeds=self.seeds)
+        if not times:
             raise ValueError(self.refused.get(first.label, f"stopped {self.processes.progress.reason}, before plain DDP was simulated"))
-        (even,) = found
-        made = self.question.experiment
-        whole = math.ceil(self.question.epochs * self.sizes[1] / made.batch_size)
-        needed = min(whole, seconds_of_changes(made.cluster) / even.outcome.numbers["seconds"] * self.batches)
+        (even,) = times
+        experiment = self.question.experiment
+        all_batches = math.ceil(self.question.epochs * self.sizes[1] / experiment.batch_size)
+        needed = min(all_batches, seconds_of_changes(experiment.cluster) / even.outcome.numbers["seconds"] * self.batches)
         if self.batches < needed:
-            self.batches = max(self.batches, math.ceil(min(needed, STEPS / made.num_workers)))
-            (even,) = self.times([first], seeds=self.seeds) or found
+            self.batches = max(self.batches, math.ceil(min(needed, STEPS / experiment.num_workers)))
+            (even,) = self.times([first], seeds=self.seeds) or times
             if self.batches < needed:
-                self.left.append(
+                self.remarks.append(
                     f"the cluster changes over time, and each candidate was simulated for about {even.outcome.numbers['seconds']:.3g} s "
                     "only: if the cluster changes later, these times are wrong, so simulate the best candidates with hetsim"
                 )
         return even
 
-    def search(self) -> list[Timed]:
+    def search(self) -> list[CandidateTimes]:
         """All candidates that were timed before the search was stopped, the fastest first, with one run each."""
         self.processes.progress.begin("timing", 2 * SPLIT_EACH * len(self.question.methods))
         with suppress(StoppedEarly):
-            found = self._once(map(Candidate, self.question.methods))  # as published
-            found += self._once(with_allocations(self.question, [each.candidate for each in found]))
+            timed = self._single_times(map(Candidate, self.question.methods))  # as published
+            timed += self._single_times(allocation_variants(self.question, [times.candidate for times in timed]))
             if not self.question.typed("cluster.leave_out") and self.question.experiment.num_workers > 1:
-                self._on_fewer(found)
-        asked = [each for each in self.found.values() if each.candidate.method in self.question.methods]
-        return ranked([each for each in asked if each.candidate.allocation is None or self.question.even is None])
+                self._time_subsets(timed)
+        candidates = [times for times in self.timed.values() if times.candidate.method in self.question.methods]
+        return ranking([times for times in candidates if times.candidate.allocation is None or self.question.even is None])
 
-    def _on_fewer(self, found: Sequence[Timed]) -> None:
+    def _time_subsets(self, timed: Sequence[CandidateTimes]) -> None:
         """Time sets of nodes: for the baseline, for all candidates that train alike, and for each family of methods."""
-        made = self.question.experiment
-        sets = subsets(made.cluster, batch_size=made.batch_size, nbytes=self.sizes[0] * BYTES[made.dtype])
+        experiment = self.question.experiment
+        sets = subsets(experiment.cluster, batch_size=experiment.batch_size, nbytes=self.sizes[0] * BYTES[experiment.dtype])
         if not sets.all:
-            self.left.append(
+            self.remarks.append(
                 f"of {sets.num:.3g} different sets of nodes, {len(sets.leave_out)} were looked at: without the slowest nodes, those "
                 "behind the slowest links, without whole classes, and from the best of these on node by node"
             )
-        representatives = _representatives(found)
+        representatives = _representatives(timed)
         pools = {
-            "plain DDP": self._once([baseline(self.question.even)]),
-            "that train alike": [each for each in representatives if each.candidate.synchronous],
+            "plain DDP": self._single_times([baseline(self.question.even)]),
+            "that train alike": [times for times in representatives if times.candidate.synchronous],
         }
         for family in FAMILIES:
-            pools[family] = [each for each in representatives if each.candidate.method.family == family and not each.candidate.synchronous]
+            pools[family] = [
+                times for times in representatives if times.candidate.method.family == family and not times.candidate.synchronous
+            ]
         best = [self._fastest(name, pool, sets) for name, pool in pools.items() if pool]
-        everywhere = dict.fromkeys(each.candidate.leave_out for each in best)
-        fastest: dict[str, Timed] = {}
-        for each in ranked(representatives):
-            fastest.setdefault(each.candidate.method.name, each)
-        self._once(replace(each.candidate, leave_out=out) for each in fastest.values() for out in everywhere)
-        self._share(found)
+        everywhere = dict.fromkeys(times.candidate.leave_out for times in best)
+        fastest: dict[str, CandidateTimes] = {}
+        for times in ranking(representatives):
+            fastest.setdefault(times.candidate.method.name, times)
+        self._single_times(replace(times.candidate, leave_out=out) for times in fastest.values() for out in everywhere)
+        self._copy_times(timed)
 
-    def _share(self, found: Sequence[Timed]) -> None:
+    def _copy_times(self, timed: Sequence[CandidateTimes]) -> None:
         """Copy the times on fewer nodes to all candidates that take the same time as the simulated one."""
-        for its in [each for each in self.found.values() if each.candidate.leave_out]:
-            for twin in found:
-                if twin.timing == its.timing:
-                    candidate = replace(twin.candidate, leave_out=its.candidate.leave_out)
-                    self.found.setdefault(candidate, replace(its, candidate=candidate))
+        for simulated in [times for times in self.timed.values() if times.candidate.leave_out]:
+            for twin in timed:
+                if twin.timing == simulated.timing:
+                    candidate = replace(twin.candidate, leave_out=simulated.candidate.leave_out)
+                    self.timed.setdefault(candidate, replace(simulated, candidate=candidate))
 
-    def _fastest(self, name: str, pool: Sequence[Timed], sets: Subsets) -> Timed:
+    def _fastest(self, name: str, pool: Sequence[CandidateTimes], sets: Subsets) -> CandidateTimes:
         """The fastest candidate of the pool on any of the sets of nodes."""
         smaller = [out for out in sets.leave_out if out]
         words = self._words()
-        bounds = self.processes.least_seconds(words, [_run(each.candidate) for each in pool], smaller)
+        bounds = self.processes.least_seconds(words, [_method_and_variant(times.candidate) for times in pool], smaller)
         queue = [
             (self._total(least), len(out), which, out)
             for which, of_one in enumerate(bounds)
             for out, least in zip(smaller, of_one, strict=True)
         ]
         heapq.heapify(queue)
-        best, num = min(pool, key=lambda each: each.mean), 0
+        best, num = min(pool, key=lambda times: times.mean), 0
         while queue and num < MOST_RUNS and self._may_save(queue[0][0], best):
             some = [heapq.heappop(queue) for _ in range(min(AT_ONCE, len(queue)))]
-            timed = self._once(replace(pool[which].candidate, leave_out=out) for _, _, which, out in some)
-            best, num = min([best, *timed], key=lambda each: each.mean), num + len(some)
+            timed = self._single_times(replace(pool[which].candidate, leave_out=out) for _, _, which, out in some)
+            best, num = min([best, *timed], key=lambda times: times.mean), num + len(some)
         if queue and self._may_save(queue[0][0], best):
-            self.left.append(f"of the methods {name}, {num} of {num + len(queue)} sets of nodes and splits were simulated")
-        return best if sets.all and num < MOST_RUNS else self._descended(best)
+            self.remarks.append(f"of the methods {name}, {num} of {num + len(queue)} sets of nodes and splits were simulated")
+        return best if sets.all and num < MOST_RUNS else self._descent(best)
 
-    def _descended(self, best: Timed) -> Timed:
+    def _descent(self, best: CandidateTimes) -> CandidateTimes:
         """Leave out or take back nodes while that is faster. Each step simulates the sets with the lowest bounds."""
-        its = classes(self.question.experiment.cluster)
+        node_classes = classes(self.question.experiment.cluster)
         for _ in range(STEPS_DOWN):
-            near = list(neighbours(best.candidate.leave_out, its))
-            (bounds,) = self.processes.least_seconds(self._words(), [_run(best.candidate)], near)
+            near = list(neighbours(best.candidate.leave_out, node_classes))
+            (bounds,) = self.processes.least_seconds(self._words(), [_method_and_variant(best.candidate)], near)
             worth = sorted((least, out) for least, out in zip(bounds, near, strict=True) if self._may_save(self._total(least), best))
-            timed = self._once(replace(best.candidate, leave_out=out) for _, out in worth[:NEAREST])
-            nearest = min([best, *timed], key=lambda each: each.mean)
+            timed = self._single_times(replace(best.candidate, leave_out=out) for _, out in worth[:NEAREST])
+            nearest = min([best, *timed], key=lambda times: times.mean)
             if nearest.mean >= (1 - SLACK) * best.mean:
                 break
             best = nearest
         return best
 
-    def _may_save(self, bound: float, best: Timed) -> bool:
+    def _may_save(self, bound: float, best: CandidateTimes) -> bool:
         """Whether a set of nodes with this bound may be faster. If nodes may be absent or links change, bounds only set the order."""
         cluster = self.question.experiment.cluster
         network = cluster.network
@@ -210,29 +212,33 @@ class Timing:
         """The seconds of the whole training."""
         return self.question.epochs * self.sizes[1] * per_sample
 
-    def _once(self, candidates: Iterable[Candidate]) -> list[Timed]:
+    def _single_times(self, candidates: Iterable[Candidate]) -> list[CandidateTimes]:
         """The times of these candidates with one run each, from earlier runs where possible."""
         listed = list(dict.fromkeys(candidates))
-        for each in self.times([candidate for candidate in listed if candidate not in self.found]):
-            self.found[each.candidate] = each
+        for times in self.times([candidate for candidate in listed if candidate not in self.timed]):
+            self.timed[times.candidate] = times
         self.processes.progress.check()
-        return [self.found[candidate] for candidate in listed if candidate in self.found]
+        return [self.timed[candidate] for candidate in listed if candidate in self.timed]
 
-    def times(self, candidates: Iterable[Candidate], *, seeds: int = 1, slower: Sequence[tuple[int, float]] = ()) -> list[Timed]:
+    def times(self, candidates: Iterable[Candidate], *, seeds: int = 1, slower: Sequence[tuple[int, float]] = ()) -> list[CandidateTimes]:
         """The times of the candidates that can be simulated, with one run for each seed. `slower` slows nodes down by factors."""
         listed = list(candidates)
-        runs = [(method, replace(its, seed=seed, slower=tuple(slower))) for method, its in map(_run, listed) for seed in range(seeds)]
-        found = self.processes.time_all(self._words(), runs)
+        runs = [
+            (method, replace(variant, seed=seed, slower=tuple(slower)))
+            for method, variant in map(_method_and_variant, listed)
+            for seed in range(seeds)
+        ]
+        answers = self.processes.time_all(self._words(), runs)
         timed = []
         for place, candidate in enumerate(listed):
-            outcomes = found[place * seeds : (place + 1) * seeds]
-            good = [each for each in outcomes if not isinstance(each, str)]
+            outcomes = answers[place * seeds : (place + 1) * seeds]
+            good = [answer for answer in outcomes if not isinstance(answer, str)]
             if len(good) == len(outcomes) and all(outcome.numbers["samples_per_second"] for outcome, _ in good):
                 seconds = tuple(self._seconds(outcome) for outcome, _ in good)
-                timed.append(Timed(candidate, seconds, *good[0]))
+                timed.append(CandidateTimes(candidate, seconds, *good[0]))
             elif not candidate.leave_out and self.processes.progress.reason is None:
-                said = next((each for each in outcomes if isinstance(each, str)), "it applied no samples")
-                self.refused[candidate.label] = said
+                reason = next((answer for answer in outcomes if isinstance(answer, str)), "it applied no samples")
+                self.refused[candidate.label] = reason
         return timed
 
     def _seconds(self, outcome: SimulatedRun) -> float:
@@ -258,58 +264,58 @@ class Timing:
         ]
 
 
-def _run(candidate: Candidate) -> tuple[str, Variant]:
+def _method_and_variant(candidate: Candidate) -> tuple[str, Variant]:
     return candidate.method.name, Variant(candidate.allocation, candidate.weighs_samples, candidate.leave_out)
 
 
-def _representatives(found: Sequence[Timed]) -> list[Timed]:
+def _representatives(timed: Sequence[CandidateTimes]) -> list[CandidateTimes]:
     """One candidate of each set that trains alike and takes the same time on any nodes: the first one with the shortest name."""
-    first: dict[tuple[str, bool], Timed] = {}
-    for each in sorted(found, key=lambda each: (each.candidate.allocation is not None, each.candidate.label)):
-        first.setdefault((each.timing, each.candidate.synchronous), each)
+    first: dict[tuple[str, bool], CandidateTimes] = {}
+    for times in sorted(timed, key=lambda times: (times.candidate.allocation is not None, times.candidate.label)):
+        first.setdefault((times.timing, times.candidate.synchronous), times)
     return list(first.values())
 
 
-def ranked(timed: Sequence[Timed]) -> list[Timed]:
+def ranking(timed: Sequence[CandidateTimes]) -> list[CandidateTimes]:
     """The candidates, the fastest first. If splits of a method take the same time but for `SLACK`, the simplest one comes first."""
     fastest: dict[tuple[str, tuple[int, ...]], float] = {}
-    for each in timed:
-        its = (each.candidate.method.name, each.candidate.leave_out)
-        fastest[its] = min(each.mean, fastest.get(its, math.inf))
+    for times in timed:
+        group = (times.candidate.method.name, times.candidate.leave_out)
+        fastest[group] = min(times.mean, fastest.get(group, math.inf))
 
-    def key(each: Timed) -> tuple[float, int, float]:
-        least = fastest[each.candidate.method.name, each.candidate.leave_out]
-        if each.mean > (1 + SLACK) * least:
-            return each.mean, 0, each.mean
-        split = each.candidate.allocation
-        return least, SIMPLEST.index(split) if split in SIMPLEST else len(SIMPLEST), each.mean
+    def key(times: CandidateTimes) -> tuple[float, int, float]:
+        least = fastest[times.candidate.method.name, times.candidate.leave_out]
+        if times.mean > (1 + SLACK) * least:
+            return times.mean, 0, times.mean
+        split = times.candidate.allocation
+        return least, SIMPLEST.index(split) if split in SIMPLEST else len(SIMPLEST), times.mean
 
     return sorted(timed, key=key)
 
 
-def intervals(named: Named | None, timing: Timing, even: Candidate, timed: Sequence[Timed]) -> Iterator[str]:
+def intervals(named: Named | None, timing: Timing, even: Candidate, timed: Sequence[CandidateTimes]) -> Iterator[str]:
     """Sentences on how each named GPU's time is known, and whether the first choice is the best at both ends of the intervals."""
     if named is None:
         return
     yield from map(str, named.times.values())
-    if {each.candidate.method.name for each in timed} == {BASELINE}:
+    if {times.candidate.method.name for times in timed} == {BASELINE}:
         tried = "with every split and " if even.allocation is None else ""
         yield f"ddp was tried {tried}on every set of GPUs: name other candidates by method=ssgd,dbs_sgd (hetsim-methods)"
-    unsure = {name: its for name, its in named.times.items() if its.error}
-    alike = [each.candidate for each in timed if each.candidate.synchronous] or [each.candidate for each in timed]
+    unsure = {name: estimate for name, estimate in named.times.items() if estimate.error}
+    alike = [times.candidate for times in timed if times.candidate.synchronous] or [times.candidate for times in timed]
     if not unsure or not alike:
         return
     pool = _pool(alike, named, unsure)
     gains, flips = [], []
-    for slower, said in _ends(named, unsure):
-        found = ranked(timing.times([*pool, even], slower=slower))
-        seconds = {each.candidate: each.mean for each in found}
+    for slower, description in _ends(named, unsure):
+        retimed = ranking(timing.times([*pool, even], slower=slower))
+        seconds = {times.candidate: times.mean for times in retimed}
         if alike[0] not in seconds or even not in seconds:
             continue
         gains.append(seconds[even] / seconds[alike[0]])
-        best = next(each.candidate for each in found if each.candidate.synchronous or each.candidate == alike[0])
+        best = next(times.candidate for times in retimed if times.candidate.synchronous or times.candidate == alike[0])
         if seconds[best] < BETTER * seconds[alike[0]]:
-            flips.append(f"if {said}, {best.label} is better: {seconds[even] / seconds[best]:.3g} times as fast as plain DDP")
+            flips.append(f"if {description}, {best.label} is better: {seconds[even] / seconds[best]:.3g} times as fast as plain DDP")
     if not gains:
         return
     of = " and ".join(unsure)
@@ -323,20 +329,20 @@ def intervals(named: Named | None, timing: Timing, even: Candidate, timed: Seque
 def _pool(alike: Sequence[Candidate], named: Named, unsure: Mapping[str, Times]) -> list[Candidate]:
     """The fastest candidate on each set of nodes, and the first choice with and without all GPUs of each estimated name."""
     fastest: dict[tuple[int, ...], Candidate] = {}
-    for each in alike:
-        fastest.setdefault(each.leave_out, each)
-    found = [*fastest.values()][:TIMED_AT_ENDS]
+    for candidate in alike:
+        fastest.setdefault(candidate.leave_out, candidate)
+    pool = [*fastest.values()][:TIMED_AT_ENDS]
     every = sum(map(len, named.ranks.values()))
     for name in unsure:
-        its = named.ranks[name]
-        for out in ({*alike[0].leave_out} | {*its}, {*alike[0].leave_out} - {*its}):
+        ranks = named.ranks[name]
+        for out in ({*alike[0].leave_out} | {*ranks}, {*alike[0].leave_out} - {*ranks}):
             if len(out) < every:
-                found.append(replace(alike[0], leave_out=tuple(sorted(out))))
-    return [*dict.fromkeys(found)]
+                pool.append(replace(alike[0], leave_out=tuple(sorted(out))))
+    return [*dict.fromkeys(pool)]
 
 
 def _ends(named: Named, unsure: Mapping[str, Times]) -> Iterator[tuple[list[tuple[int, float]], str]]:
     """Both ends of each interval: one estimated GPU slower or faster by its error, all others unchanged, and a description."""
-    for name, its in unsure.items():
-        for factor in (1 + its.error, 1 / (1 + its.error)):
+    for name, estimate in unsure.items():
+        for factor in (1 + estimate.error, 1 / (1 + estimate.error)):
             yield [(rank, factor) for rank in named.ranks[name]], f"{name} takes {factor:.3g} times as long"

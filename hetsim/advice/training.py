@@ -37,7 +37,7 @@ class TrainingRound:
 
     share: float
     seeds: int
-    left: int
+    remaining: int
 
 
 ROUNDS = (TrainingRound(1 / 8, 1, 24), TrainingRound(1 / 4, 2, 6))
@@ -80,7 +80,7 @@ class CandidateTraining:
     horizon: float = 0.0
     """The seconds in which plain DDP reaches the goal."""
     refused: dict[str, str] = field(default_factory=dict)
-    found: dict[Candidate, Trained] = field(default_factory=dict)
+    trained: dict[Candidate, Trained] = field(default_factory=dict)
     """The latest training of each candidate."""
 
     def baseline(self) -> Candidate:
@@ -91,66 +91,67 @@ class CandidateTraining:
         question, epochs = self.question, self.question.epochs
         self.processes.progress.begin("training", UNITS)
         often = [f"budget.epochs={epochs:g}", f"evaluate_every_epochs={epochs / POINTS:.6g}", "stop_when_diverged=true"]
-        tried = self._trained([baseline(self.question.even).at(factor) for factor in self._factors()], often, self._seeds(SEEDS))
+        tried = self._train([baseline(self.question.even).at(factor) for factor in self._factors()], often, self._seeds(SEEDS))
         if not tried:
             raise ValueError(next(iter(self.refused.values())))
-        self.goal = question.goal or max((reachable(each) for each in tried), key=_hardness)
-        best = min(tried, key=lambda each: each.key(self.goal))
+        self.goal = question.goal or max((reachable_goal(result) for result in tried), key=_hardness)
+        best = min(tried, key=lambda result: result.key(self.goal))
         times = [time for time in best.times(self.goal) if time is not None]
-        whole = max(outcome.numbers["seconds"] + outcome.numbers["profile_seconds"] for outcome in best.outcomes)
-        self.horizon = max(times) if len(times) == len(best.outcomes) else whole
+        longest = max(outcome.numbers["seconds"] + outcome.numbers["profile_seconds"] for outcome in best.outcomes)
+        self.horizon = max(times) if len(times) == len(best.outcomes) else longest
         return best.candidate
 
     def search(self, candidates: Sequence[Candidate]) -> list[Candidate]:
         """The best few candidates at their best rates, the best first. Each combination of method, split and nodes occurs once."""
-        left = [each.at(factor) for each in candidates for factor in self._factors()]
-        for number, each in enumerate(ROUNDS, start=1):
-            self.tell(f"training {len(left)} candidates with their rates for {100 * each.share:g} % of the time")
-            tried = sorted(self._for(left, each.share, self._seeds(each.seeds)), key=lambda one: one.key(self.goal))
+        remaining = [candidate.at(factor) for candidate in candidates for factor in self._factors()]
+        for number, stage in enumerate(ROUNDS, start=1):
+            self.tell(f"training {len(remaining)} candidates with their rates for {100 * stage.share:g} % of the time")
+            tried = sorted(self.train_for_share(remaining, stage.share, self._seeds(stage.seeds)), key=lambda result: result.key(self.goal))
             twice = 2 if number < len(ROUNDS) else 1
-            left = [one.candidate for one in _at_most(tried, twice)][: each.left]
+            remaining = [result.candidate for result in _best_of_each(tried, twice)][: stage.remaining]
         rates = BETWEEN if len(self._factors()) > 1 else (1.0,)
-        left = [each.at(each.factor * factor) for each in left for factor in rates]
-        self.tell(f"training {len(left)} candidates with their rates for all of it")
-        tried = sorted(self._for(left, 1.0, self._seeds(SEEDS)), key=lambda one: one.key(self.goal))
-        return [one.candidate for one in _at_most(tried, 1)][:REPORTED]
+        remaining = [candidate.at(candidate.factor * factor) for candidate in remaining for factor in rates]
+        self.tell(f"training {len(remaining)} candidates with their rates for all of it")
+        tried = sorted(self.train_for_share(remaining, 1.0, self._seeds(SEEDS)), key=lambda result: result.key(self.goal))
+        return [result.candidate for result in _best_of_each(tried, 1)][:REPORTED]
 
-    def fresh(self, candidates: Sequence[Candidate]) -> list[Trained]:
+    def train_fresh(self, candidates: Sequence[Candidate]) -> list[Trained]:
         """Train the candidates on fresh seeds, for twice plain DDP's time, so that slightly late candidates get a time, too."""
-        return self._for(candidates, 2.0, tuple(FIRST_FRESH + seed for seed in self._seeds(FRESH_SEEDS)))
+        return self.train_for_share(candidates, 2.0, tuple(FIRST_FRESH + seed for seed in self._seeds(FRESH_SEEDS)))
 
-    def _for(self, candidates: Sequence[Candidate], share: float, seeds: tuple[int, ...]) -> list[Trained]:
+    def train_for_share(self, candidates: Sequence[Candidate], share: float, seeds: tuple[int, ...]) -> list[Trained]:
+        """Train the candidates on these seeds, for this share of plain DDP's time."""
         often = [
             *("budget.epochs=null", f"budget.seconds={share * self.horizon:.6g}", "stop_when_diverged=true"),
             *("evaluate_every_epochs=null", f"evaluate_every_seconds={self.horizon / POINTS:.6g}"),
         ]
-        return self._trained(candidates, often, seeds, share)
+        return self._train(candidates, often, seeds, share)
 
-    def _trained(self, candidates: Sequence[Candidate], more: Sequence[str], seeds: tuple[int, ...], share: float = 1.0) -> list[Trained]:
+    def _train(self, candidates: Sequence[Candidate], more: Sequence[str], seeds: tuple[int, ...], share: float = 1.0) -> list[Trained]:
         """Train those candidates that can be trained."""
         always = ("backend=sim", "trace=none", "pictures=false", *more)
         runs = [
-            [*self.question.words, *each.words(rates=len(self._factors()) > 1), *always, f"seed={seed}"]
-            for each in candidates
+            [*self.question.words, *candidate.words(rates=len(self._factors()) > 1), *always, f"seed={seed}"]
+            for candidate in candidates
             for seed in seeds
         ]
-        found = self.processes.run_all(runs, share)
+        results = self.processes.run_all(runs, share)
         trained = []
         for place, candidate in enumerate(candidates):
-            outcomes = found[place * len(seeds) : (place + 1) * len(seeds)]
-            good = tuple(each for each in outcomes if not isinstance(each, str))
+            outcomes = results[place * len(seeds) : (place + 1) * len(seeds)]
+            good = tuple(outcome for outcome in outcomes if not isinstance(outcome, str))
             if len(good) == len(outcomes):
                 trained.append(Trained(candidate, seeds, good))
-                self.found[candidate] = trained[-1]
+                self.trained[candidate] = trained[-1]
             elif self.processes.progress.reason is None:
-                self.refused[candidate.label] = next(each for each in outcomes if isinstance(each, str))
+                self.refused[candidate.label] = next(outcome for outcome in outcomes if isinstance(outcome, str))
         self.processes.progress.check()
         return trained
 
-    def so_far(self) -> list[Candidate]:
+    def best_so_far(self) -> list[Candidate]:
         """The best few candidates so far, each at its best rate."""
-        tried = sorted(self.found.values(), key=lambda one: one.key(self.goal))
-        return [one.candidate for one in _at_most(tried, 1)][:REPORTED]
+        tried = sorted(self.trained.values(), key=lambda result: result.key(self.goal))
+        return [result.candidate for result in _best_of_each(tried, 1)][:REPORTED]
 
     def _seeds(self, count: int) -> tuple[int, ...]:
         return tuple(self.question.experiment.seed + number for number in range(count))
@@ -160,15 +161,15 @@ class CandidateTraining:
         return (1.0,) if self.question.typed("learning_rate") or self.question.typed("local_learning_rate") else FACTORS
 
 
-def reachable(baseline: Trained) -> Goal:
+def reachable_goal(baseline: Trained) -> Goal:
     """The goal that all these runs reach: 1.25 times the highest of their lowest test errors, or of their lowest losses."""
-    accuracies = [max((point[2] for point in one.curve if point[2] is not None), default=None) for one in baseline.outcomes]
-    known = [accuracy for accuracy in accuracies if accuracy is not None]
-    if len(known) == len(accuracies):
-        return Goal(accuracy=max(0.0, 1 - SLACK * (1 - min(known))))
+    accuracies = [max((point[2] for point in outcome.curve if point[2] is not None), default=None) for outcome in baseline.outcomes]
+    reached = [accuracy for accuracy in accuracies if accuracy is not None]
+    if len(reached) == len(accuracies):
+        return Goal(accuracy=max(0.0, 1 - SLACK * (1 - min(reached))))
     losses = [
-        min((point[1] for point in one.curve if point[1] is not None and point[1] < math.inf), default=math.inf)
-        for one in baseline.outcomes
+        min((point[1] for point in outcome.curve if point[1] is not None and point[1] < math.inf), default=math.inf)
+        for outcome in baseline.outcomes
     ]
     return Goal(loss=SLACK * max(losses))
 
@@ -181,12 +182,12 @@ def _hardness(goal: Goal) -> float:
     return goal.accuracy if goal.accuracy is not None else -(goal.loss or 0.0)
 
 
-def _at_most(tried: Sequence[Trained], times: int) -> list[Trained]:
+def _best_of_each(tried: Sequence[Trained], times: int) -> list[Trained]:
     """The first `times` of these for each combination of method, split and nodes, which may occur with several rates."""
     counts: dict[str, int] = {}
     kept = []
-    for one in tried:
-        counts[one.candidate.label] = counts.get(one.candidate.label, 0) + 1
-        if counts[one.candidate.label] <= times:
-            kept.append(one)
+    for result in tried:
+        counts[result.candidate.label] = counts.get(result.candidate.label, 0) + 1
+        if counts[result.candidate.label] <= times:
+            kept.append(result)
     return kept

@@ -9,7 +9,7 @@ from functools import lru_cache
 from hetsim.advice.bounds import Bounds
 from hetsim.advice.candidates import LeaveOut
 from hetsim.advice.question import BASELINE
-from hetsim.advice.simulated import SimulatedRun, experiment, run
+from hetsim.advice.simulated import SimulatedRun, experiment_of, run
 from hetsim.cluster.fewer import without
 from hetsim.cluster.model import Cluster, NodeSpec
 from hetsim.runtime.experiment import Experiment
@@ -31,7 +31,7 @@ class Variant:
     """Ranks, and the factors by which their gradients take longer."""
 
 
-def _slowed(cluster: Cluster, factors: Mapping[int, float]) -> Cluster:
+def _slowed_cluster(cluster: Cluster, factors: Mapping[int, float]) -> Cluster:
     """The cluster with the nodes of these ranks slowed down by these factors. The nodes have tables of times."""
 
     def slowed(node: NodeSpec, factor: float) -> NodeSpec:
@@ -44,46 +44,52 @@ def _slowed(cluster: Cluster, factors: Mapping[int, float]) -> Cluster:
     )
 
 
-def varied(words: Sequence[str], method: str, its: Variant, config_dir: str | None) -> Experiment:
+def variant_experiment(words: Sequence[str], method: str, variant: Variant, config_dir: str | None) -> Experiment:
     """The experiment of these arguments, with this method and this variant. Raises ValueError if they are invalid."""
-    made = _composed((*words, f"method={method}"), config_dir)
-    coordination = made.coordination
-    if its.split is not None:
-        of_split = _composed((*words, f"method={BASELINE}", f"allocation={its.split}", "weighting=per_sample"), config_dir).coordination
+    experiment = _composed_experiment((*words, f"method={method}"), config_dir)
+    coordination = experiment.coordination
+    if variant.split is not None:
+        of_split = _composed_experiment(
+            (*words, f"method={BASELINE}", f"allocation={variant.split}", "weighting=per_sample"), config_dir
+        ).coordination
         coordination = replace(coordination, allocation=of_split.allocation)
-        if its.per_sample:
+        if variant.per_sample:
             coordination = replace(coordination, weighting=of_split.weighting)
-    cluster = _slowed(made.cluster, dict(its.slower))
-    cluster = without(cluster, its.leave_out) if its.leave_out else cluster
-    return replace(made, coordination=coordination, cluster=cluster, seed=made.seed + its.seed)
+    cluster = _slowed_cluster(experiment.cluster, dict(variant.slower))
+    cluster = without(cluster, variant.leave_out) if variant.leave_out else cluster
+    return replace(experiment, coordination=coordination, cluster=cluster, seed=experiment.seed + variant.seed)
 
 
 @lru_cache(maxsize=200)
-def _composed(words: tuple[str, ...], config_dir: str | None) -> Experiment:
-    return experiment(words, config_dir)
+def _composed_experiment(words: tuple[str, ...], config_dir: str | None) -> Experiment:
+    return experiment_of(words, config_dir)
 
 
-def timed(words: Sequence[str], method: str, its: Variant, config_dir: str | None) -> tuple[SimulatedRun, str]:
+def simulate_variant(words: Sequence[str], method: str, variant: Variant, config_dir: str | None) -> tuple[SimulatedRun, str]:
     """Simulate a variant. Returns the outcome, and a text that is equal for variants with equal times."""
-    made = varied(words, method, its, config_dir)
-    return run(made), timing_of(made)
+    experiment = variant_experiment(words, method, variant, config_dir)
+    return run(experiment), timing_of(experiment)
 
 
-def timing_of(made: Experiment) -> str:
+def timing_of(experiment: Experiment) -> str:
     """The properties of a method on which a phantom's time depends."""
-    policies = {each.name: getattr(made.coordination, each.name) for each in fields(made.coordination) if each.name not in NO_TIME}
-    return repr((type(made.coordination).__name__, policies, made.local_optimizer is None, made.regional_optimizer is None))
+    policies = {
+        field.name: getattr(experiment.coordination, field.name) for field in fields(experiment.coordination) if field.name not in NO_TIME
+    }
+    return repr(
+        (type(experiment.coordination).__name__, policies, experiment.local_optimizer is None, experiment.regional_optimizer is None)
+    )
 
 
 @lru_cache(maxsize=4)
 def _bounds(words: tuple[str, ...], config_dir: str | None) -> Bounds:
-    made = _composed((*words, f"method={BASELINE}"), config_dir)
-    task, _ = made.load()
-    return Bounds(made.cluster, task, made.batch_size)
+    experiment = _composed_experiment((*words, f"method={BASELINE}"), config_dir)
+    task, _ = experiment.load()
+    return Bounds(experiment.cluster, task, experiment.batch_size)
 
 
-def least_seconds(words: Sequence[str], method: str, its: Variant, subsets: Sequence[LeaveOut], config_dir: str | None) -> list[float]:
+def least_seconds(words: Sequence[str], method: str, variant: Variant, subsets: Sequence[LeaveOut], config_dir: str | None) -> list[float]:
     """For each set of nodes, the lower bound of a sample's seconds."""
     bounds = _bounds(tuple(words), config_dir)
-    made = varied(words, method, its, config_dir)
-    return [bounds.least_seconds(made, leave_out) for leave_out in subsets]
+    experiment = variant_experiment(words, method, variant, config_dir)
+    return [bounds.least_seconds(experiment, leave_out) for leave_out in subsets]

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from hetsim.advice.simulated import experiment, run
+from hetsim.advice.simulated import experiment_of, run
 from hetsim.calibration.from_trace import FASTEST, Intervals, cluster_of
 from hetsim.cluster.fewer import without
 from hetsim.cluster.parse.cluster import parse_cluster
@@ -103,15 +103,15 @@ def _experiments(found: JudgedJob) -> tuple[Experiment, Experiment | None]:
         *(f"batch_size={batch}", "budget.epochs=null", f"budget.updates={steps}", "trace=none", "pictures=false"),
     ]
     if not together:
-        return experiment([*words, f"method={_method(job.method)}"], None), None
+        return experiment_of([*words, f"method={_method(job.method)}"], None), None
     parts = np.maximum(1, np.median(job.samples, axis=1)).astype(int).tolist()
     own = {"even": ["allocation=even"], "fixed": ["allocation=fixed", f"allocation.parts={parts}"]}
     of_job = own.get(job.allocation) or ([f"allocation={job.allocation}"] if job.allocation in MEASURING else own["fixed"])
-    made = experiment([*words, "method=ssgd", "weighting=per_sample", *of_job], None)
+    made = experiment_of([*words, "method=ssgd", "weighting=per_sample", *of_job], None)
     slow = any("chronic" in each.kinds for each in found.stragglers)
     if job.allocation in MEASURING or not slow or job.method not in ("ssgd", "ddp"):
         return made, None
-    return made, experiment([*words, "method=ssgd", "weighting=per_sample", "allocation=dbs"], None)
+    return made, experiment_of([*words, "method=ssgd", "weighting=per_sample", "allocation=dbs"], None)
 
 
 def _method(name: str) -> str:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from hetsim.advice.advice import Advice
+from hetsim.advice.advice import AdviceFindings
 from hetsim.advice.answer import answer
 from hetsim.advice.progress import Progress
 from hetsim.advice.simulations import Simulations, StoredAnswers, answering
 from hetsim.answers.text import terminal
 
 
-def text(advice: Advice) -> str:
+def text(advice: AdviceFindings) -> str:
     """What `hetsim-advise` prints."""
     return terminal(answer(advice))
 
@@ -29,7 +29,7 @@ class Here(Simulations):
         self._stop_after = stop_after
         self._memo = {} if memo is None else memo
 
-    def _simulated(self, question: dict[str, Any]) -> dict[str, Any]:
+    def _simulate(self, question: dict[str, Any]) -> dict[str, Any]:
         asked = json.dumps(question)
         if asked not in self._memo:
             self._memo[asked] = json.dumps(answering(None)(json.loads(asked), None))

@@ -17,14 +17,14 @@ from here import Here, text
 from worlds import exit_status
 
 import hetsim
-from hetsim.advice.advice import Advice, advice, worth_training
+from hetsim.advice.advice import AdviceFindings, advice, worth_training
 from hetsim.advice.answer import answer
-from hetsim.advice.candidates import Candidate, baseline, with_allocations
+from hetsim.advice.candidates import Candidate, allocation_variants, baseline
 from hetsim.advice.question import asked
-from hetsim.advice.simulated import Goal, SimulatedRun, experiment, simulated
+from hetsim.advice.simulated import Goal, SimulatedRun, experiment_of, simulate
 from hetsim.advice.simulations import Simulations
-from hetsim.advice.timing import Timed, Timing
-from hetsim.advice.training import CandidateTraining, Trained, TrainingRound, reachable
+from hetsim.advice.timing import CandidateTimes, Timing
+from hetsim.advice.training import CandidateTraining, Trained, TrainingRound, reachable_goal
 from hetsim.answers.html import document
 from hetsim.answers.text import as_json
 from hetsim.cli.advise import main
@@ -42,7 +42,7 @@ METHODS = {method.name: method for method in shipped()}
 FRESH_SEEDS = 3
 
 
-def by_time(*words: str) -> Advice:
+def by_time(*words: str) -> AdviceFindings:
     """An advice on the cluster with a slow node, by time alone."""
     return advice(asked(["cluster=mixed4", SLOW_NODE, FREE, *PHANTOM, *words], None), Here(), lambda _: None)
 
@@ -146,7 +146,7 @@ def test_candidates_differ_in_split_nodes_and_rates() -> None:
     question = asked(["method=ssgd,dbs_sgd", "timing"], None)
     published = [Candidate(method) for method in question.methods]
 
-    assert [each.label for each in with_allocations(question, published)] == [
+    assert [each.label for each in allocation_variants(question, published)] == [
         *(f"ssgd, allocation {name}" for name in ("dbs", "lb_bsp", "optperf", "static"))
     ]
     assert Candidate(METHODS["ssgd"], "dbs", (1, 2), 0.5).words() == [
@@ -155,7 +155,7 @@ def test_candidates_differ_in_split_nodes_and_rates() -> None:
     assert Candidate(METHODS["asgd"], "dbs").words(rates=False) == ["method=asgd", "allocation=dbs"]
     assert Candidate(METHODS["local_sgd"], factor=2).scaled == ("local_learning_rate",)
     assert Candidate(METHODS["od_sgd"], factor=2).scaled == ("learning_rate", "local_learning_rate")
-    assert list(with_allocations(asked(["allocation=dbs", "timing"], None), published)) == []
+    assert list(allocation_variants(asked(["allocation=dbs", "timing"], None), published)) == []
 
 
 @pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.long)], ids=["a fifth", "all"])
@@ -163,13 +163,13 @@ def test_every_word_of_a_candidate_is_one_of_hetsim(step: int) -> None:
     """Each method that takes equal batches composes with another allocation."""
     question = asked(["timing"], None)
     published = [Candidate(method) for method in question.methods]
-    for each in [one for one in with_allocations(question, published) if one.allocation == "dbs"][::step]:
-        assert experiment([*each.at(0.5).words(), "backend=sim"], None).method == each.method.name
+    for each in [one for one in allocation_variants(question, published) if one.allocation == "dbs"][::step]:
+        assert experiment_of([*each.at(0.5).words(), "backend=sim"], None).method == each.method.name
 
 
 def test_a_method_is_trained_as_published_and_with_its_fastest_split() -> None:
-    def timed(candidate: Candidate, seconds: float) -> Timed:
-        return Timed(candidate, (seconds,), SimulatedRun({}, ()))
+    def timed(candidate: Candidate, seconds: float) -> CandidateTimes:
+        return CandidateTimes(candidate, (seconds,), SimulatedRun({}, ()))
 
     even, split = Candidate(METHODS["ssgd"]), Candidate(METHODS["ssgd"], "dbs")
     alone, hardly = Candidate(METHODS["asgd"]), Candidate(METHODS["asgd"], "dbs")
@@ -187,9 +187,9 @@ def test_a_goal_is_what_equal_batches_reach() -> None:
     """A test error 1.25 times the lowest of the seed that does worst; without an accuracy, so much of a loss."""
     worse = tuple((seconds, loss, accuracy and accuracy - 0.1) for seconds, loss, accuracy in CURVE)
     both = Trained(baseline(), (0, 1), (SimulatedRun({}, CURVE), SimulatedRun({}, worse)))
-    assert reachable(both).accuracy == pytest.approx(1 - 1.25 * 0.2)
+    assert reachable_goal(both).accuracy == pytest.approx(1 - 1.25 * 0.2)
     blind = tuple((seconds, loss, None) for seconds, loss, _ in CURVE)
-    assert reachable(Trained(baseline(), (0,), (SimulatedRun({}, blind),))) == Goal(loss=0.625)
+    assert reachable_goal(Trained(baseline(), (0,), (SimulatedRun({}, blind),))) == Goal(loss=0.625)
 
 
 def test_who_misses_the_goal_comes_last() -> None:
@@ -228,7 +228,7 @@ def test_in_a_short_round_who_is_at_the_goal_sooner_is_before_who_ends_lower() -
     lower = SimulatedRun(numbers, ((0.0, 2.0, 0.1), (5.0, 0.4, 0.9), (9.0, 0.1, 0.95)))
 
     class Short(CandidateTraining):
-        def _for(self, candidates: Any, share: float, seeds: Any) -> list[Trained]:
+        def train_for_share(self, candidates: Any, share: float, seeds: Any) -> list[Trained]:
             became = {"ssgd": sooner, "dbs_sgd": lower}
             return [Trained(each, seeds, (became[each.method.name],) * len(seeds)) for each in candidates]
 
@@ -240,7 +240,7 @@ def test_in_a_short_round_who_is_at_the_goal_sooner_is_before_who_ends_lower() -
 
 
 @pytest.fixture(scope="module")
-def trained() -> Iterator[Advice]:
+def trained() -> Iterator[AdviceFindings]:
     """An advice on digits, between two methods at two rates, and on three fresh seeds."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("hetsim.advice.training.FRESH_SEEDS", FRESH_SEEDS)
@@ -249,7 +249,7 @@ def trained() -> Iterator[Advice]:
         yield advice(asked(words, None), Here(), lambda _: None)
 
 
-def test_training_ranks_by_the_time_to_the_goal(trained: Advice) -> None:
+def test_training_ranks_by_the_time_to_the_goal(trained: AdviceFindings) -> None:
     """Equal batches are the slowest way here; each row says what it gains over them, on the same seeds."""
     assert trained.goal == Goal(accuracy=0.85)
     best = trained.rows[0]
@@ -262,18 +262,18 @@ def test_training_ranks_by_the_time_to_the_goal(trained: Advice) -> None:
     assert f"run it: {best.command}" in text(trained).splitlines()
 
 
-def test_the_command_of_the_best_does_what_was_said(trained: Advice) -> None:
+def test_the_command_of_the_best_does_what_was_said(trained: AdviceFindings) -> None:
     """Simulated on a seed of its own, it reaches the goal in about the time that was expected."""
     best = trained.rows[0]
     words = [word for word in shlex.split(best.command)[1:] if not word.startswith(("backend=", "budget."))]
-    run = simulated([*words, "budget.epochs=8", "evaluate_every_epochs=0.05", "seed=77"], None)
+    run = simulate([*words, "budget.epochs=8", "evaluate_every_epochs=0.05", "seed=77"], None)
 
     assert trained.goal is not None
     assert best.seconds.mean is not None
     assert run.time_to(trained.goal) == pytest.approx(best.seconds.mean, rel=0.5)
 
 
-def test_an_advice_is_json_and_a_picture(trained: Advice) -> None:
+def test_an_advice_is_json_and_a_picture(trained: AdviceFindings) -> None:
     again = json.loads(as_json(answer(trained)))
 
     assert again["rows"][0]["command"] == trained.rows[0].command
@@ -284,7 +284,7 @@ def test_an_advice_is_json_and_a_picture(trained: Advice) -> None:
     assert len(drawn.axes[0].get_yticklabels()) == len(trained.rows) + 1
 
 
-def test_an_advice_is_a_page(trained: Advice) -> None:
+def test_an_advice_is_a_page(trained: AdviceFindings) -> None:
     """With its sentence, its picture, both tables and the commands."""
     page = document(answer(trained, "hetsim-advise cluster=mixed4"))
 
@@ -293,7 +293,7 @@ def test_an_advice_is_a_page(trained: Advice) -> None:
     assert page.count("<tr>") >= 2 + 2 + len(trained.rows)
 
 
-def test_a_goal_that_nobody_reaches_is_said(trained: Advice) -> None:
+def test_a_goal_that_nobody_reaches_is_said(trained: AdviceFindings) -> None:
     missed = replace(trained.rows[0].seconds, mean=None, low=None, high=None, num_known=0)
     row = replace(trained.rows[0], seconds=missed)
 

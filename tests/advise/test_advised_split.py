@@ -7,12 +7,12 @@ import json
 import pytest
 from here import Here, text
 
-from hetsim.advice.advice import Advice, advice
+from hetsim.advice.advice import AdviceFindings, advice
 from hetsim.advice.answer import answer
 from hetsim.advice.candidates import Candidate, baseline
-from hetsim.advice.decision import AdvisedSplit, split_of
+from hetsim.advice.decision import AdvisedSplit, advised_split
 from hetsim.advice.question import asked
-from hetsim.advice.simulated import experiment
+from hetsim.advice.simulated import experiment_of
 from hetsim.answers.html import document
 from hetsim.answers.text import as_json
 from hetsim.config.methods import shipped
@@ -27,7 +27,7 @@ LONE = (
 )
 
 
-def found_for(*words: str) -> Advice:
+def found_for(*words: str) -> AdviceFindings:
     """By time alone, with a small phantom."""
     small = ("workload=phantom", "workload.num_parameters=100", "workload.num_samples=4000", "budget.epochs=10")
     return advice(asked([*small, *words], None), Here(), lambda _: None)
@@ -37,8 +37,8 @@ def split(
     *batch_sizes: int, words: tuple[str, ...] = ("cluster=mixed4", SPEEDS), out: tuple[int, ...] = (), **gpus: tuple[int, ...]
 ) -> AdvisedSplit:
     """The split of DDP without some nodes."""
-    cluster = experiment([*words, "workload=phantom", "backend=sim"], None).cluster
-    found = split_of(Candidate(METHODS["ddp"], "dbs", out), batch_sizes, cluster, gpus)
+    cluster = experiment_of([*words, "workload=phantom", "backend=sim"], None).cluster
+    found = advised_split(Candidate(METHODS["ddp"], "dbs", out), batch_sizes, cluster, gpus)
     assert found is not None
     return found
 
@@ -96,7 +96,7 @@ def test_many_kinds_are_their_extremes() -> None:
 
 def test_equal_shares_are_no_split() -> None:
     """Also where a remainder makes some of them one larger."""
-    cluster = experiment(["cluster=mixed4", "workload=phantom", "backend=sim"], None).cluster
+    cluster = experiment_of(["cluster=mixed4", "workload=phantom", "backend=sim"], None).cluster
 
-    assert split_of(baseline(), (26, 25, 25, 25), cluster, {}) is None
-    assert split_of(baseline(), (), cluster, {}) is None
+    assert advised_split(baseline(), (26, 25, 25, 25), cluster, {}) is None
+    assert advised_split(baseline(), (), cluster, {}) is None

@@ -20,7 +20,7 @@ from test_sets_of_nodes import question
 from worlds import exit_status
 
 import hetsim
-from hetsim.advice.advice import Advice, advice
+from hetsim.advice.advice import AdviceFindings, advice
 from hetsim.advice.progress import Progress
 from hetsim.advice.question import asked
 from hetsim.advice.simulations import FILE, StoredAnswers
@@ -32,7 +32,7 @@ WORDS = [*question("boxes", "method=ssgd,hetgrad,asgd"), "timing"]
 TRAINED = ["cluster=mixed4", "method=ssgd,dbs_sgd", "budget.epochs=2", "target_accuracy=0.8", "learning_rate=0.2"]
 
 
-def ended(words: list[str], stop_after: int, memo: dict[str, Any] | None = None) -> Advice:
+def ended(words: list[str], stop_after: int, memo: dict[str, Any] | None = None) -> AdviceFindings:
     """After so many answers."""
     return advice(asked(words, None), Here(stop_after=stop_after, memo=memo), lambda _: None)
 
@@ -74,7 +74,7 @@ def test_an_advice_resumes_from_its_folder(tmp_path: Path) -> None:
     """Nothing is simulated twice, whether it had ended or not; a line that was not written whole is left out."""
     asks = asked(WORDS, None)
 
-    def once(stop_after: int | None = None) -> tuple[Advice, Here]:
+    def once(stop_after: int | None = None) -> tuple[AdviceFindings, Here]:
         here = Here(stop_after=stop_after, answers=StoredAnswers(tmp_path, repr(asks.experiment)))
         return advice(asks, here, lambda _: None), here
 
@@ -134,9 +134,9 @@ def test_a_terminal_shows_the_time_left() -> None:
         patch.delenv("TQDM_DISABLE", raising=False)
         progress = Progress()
         progress.begin("timing", 4)
-        progress.did(1)
-        progress.above(lambda line: print(line, file=file, flush=True))("a line")
-        progress.did(5)
+        progress.advance(1)
+        progress.line_printer(lambda line: print(line, file=file, flush=True))("a line")
+        progress.advance(5)
         progress.close()
         Progress(shown=False).begin("training", 4)
     shown = ""

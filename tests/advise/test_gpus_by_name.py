@@ -8,14 +8,14 @@ import sys
 
 import pytest
 
-from hetsim.advice.question import asked, spelled_out
+from hetsim.advice.question import asked, expanded_arguments
 
 WORDS = ("2*a100-40gb + 4*t4", "model=resnet50", "batch_size=384", "network=1 Gbit/s")
 
 
 def test_the_words_are_those_of_a_cluster() -> None:
     """One term is a machine; copies of a machine and one GPU alone are terms, too. Other words stay; DDP is the candidate."""
-    assert spelled_out(WORDS) == [
+    assert expanded_arguments(WORDS) == [
         "cluster=machines",
         "cluster.machines=[{gpus:{a100-40gb:2},network:'1 Gbit/s'},{gpus:{t4:4},network:'1 Gbit/s'}]",
         "+cluster.catalogue.model=resnet50",
@@ -23,10 +23,10 @@ def test_the_words_are_those_of_a_cluster() -> None:
         "batch_size=384",
         "method=ddp",
     ]
-    found = spelled_out(["8x(2*t4) + l4", "network=1e9", "model=yolov3", "inside=5e9", "precision=amp", "method=ssgd"])
+    found = expanded_arguments(["8x(2*t4) + l4", "network=1e9", "model=yolov3", "inside=5e9", "precision=amp", "method=ssgd"])
     assert found[1] == "cluster.machines=[{count:8,gpus:{t4:2},network:'1e9',inside:'5e9'},{gpus:{l4:1},network:'1e9'}]"
     assert found[-1] == "method=ssgd"
-    assert spelled_out(["cluster=mixed4", "timing"]) == ["cluster=mixed4", "timing"]
+    assert expanded_arguments(["cluster=mixed4", "timing"]) == ["cluster=mixed4", "timing"]
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_the_words_are_those_of_a_cluster() -> None:
 def test_what_is_missing_is_one_sentence(words: list[str], sentence: str) -> None:
     """It shows a command that works."""
     with pytest.raises(ValueError) as caught:  # noqa: PT011
-        spelled_out(words)
+        expanded_arguments(words)
 
     assert sentence in str(caught.value)
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from here import Here
 
-from hetsim.advice.advice import Advice, advice
+from hetsim.advice.advice import AdviceFindings, advice
 from hetsim.advice.candidates import Candidate
 from hetsim.advice.question import asked
-from hetsim.advice.simulated import SimulatedRun, experiment, simulated
-from hetsim.advice.timing import Timed, ranked
+from hetsim.advice.simulated import SimulatedRun, experiment_of, simulate
+from hetsim.advice.timing import CandidateTimes, ranking
 from hetsim.cluster.network.changing import CYCLES, seconds_of_changes
 from hetsim.config.methods import shipped
 
@@ -31,7 +31,7 @@ def words_of(*, last: str = FAST, more: str = "", folder: Path, factors: str = L
     return ["cluster=mixed4", nodes, "cluster.network={latency_seconds: 1e-4, bytes_per_second: 125e6}", *TRAINING]
 
 
-def advised(*words: str) -> Advice:
+def advised(*words: str) -> AdviceFindings:
     """By time alone, on all nodes."""
     return advice(asked([*words, "++cluster.leave_out=[]", "timing"], None), Here(), lambda _: None)
 
@@ -58,7 +58,7 @@ def test_the_seconds_are_those_of_the_whole_training(candidate: tuple[str, str],
     row = next(iter(advised(*words, *candidate).rows))
     weighting = [] if candidate[1] == "allocation=even" else ["weighting=per_sample"]
 
-    whole = simulated([*words, *candidate, *weighting, "backend=sim"], None).numbers
+    whole = simulate([*words, *candidate, *weighting, "backend=sim"], None).numbers
 
     assert row.seconds.mean == pytest.approx(whole["seconds"] + whole["profile_seconds"], rel=0.005)
 
@@ -102,7 +102,7 @@ def test_a_change_that_may_come_later_is_told(tmp_path: Path) -> None:
     ],
 )
 def test_a_run_must_be_so_long(keys: str, seconds: float, tmp_path: Path) -> None:
-    made = experiment([*words_of(more=keys, folder=tmp_path), "method=ddp"], None)
+    made = experiment_of([*words_of(more=keys, folder=tmp_path), "method=ddp"], None)
 
     assert seconds_of_changes(made.cluster) == pytest.approx(seconds, rel=0.05)
 
@@ -119,7 +119,7 @@ def test_a_run_must_be_so_long(keys: str, seconds: float, tmp_path: Path) -> Non
     ],
 )
 def test_faults_do_or_do_not_come_again(faults: str, seconds: float, tmp_path: Path) -> None:
-    made = experiment([*words_of(folder=tmp_path), f"+cluster.faults={{{faults}}}", "method=ddp"], None)
+    made = experiment_of([*words_of(folder=tmp_path), f"+cluster.faults={{{faults}}}", "method=ddp"], None)
 
     assert seconds_of_changes(made.cluster) == pytest.approx(seconds, rel=0.05)
 
@@ -131,7 +131,7 @@ def test_of_splits_that_take_the_same_time_the_simplest_comes_first() -> None:
     outcome = SimulatedRun({}, ())
     seconds = {None: 200.0, "static": 99.7, "optperf": 99.72, "dbs": 99.85, "lb_bsp": 99.95}
 
-    order = ranked([Timed(Candidate(method, split), (its,), outcome) for split, its in seconds.items()])
+    order = ranking([CandidateTimes(Candidate(method, split), (its,), outcome) for split, its in seconds.items()])
     found = advised("cluster=mixed4", f"cluster.nodes=[{rows}]", FREE, *TRAINING, "method=ddp")
 
     assert [each.candidate.allocation for each in order] == ["dbs", "static", "optperf", "lb_bsp", None]

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from here import Here
 
-from hetsim.advice.advice import Advice, advice
+from hetsim.advice.advice import AdviceFindings, advice
 from hetsim.advice.bounds import TimeBound, least_step, most_rate
 from hetsim.advice.candidates import ALLOCATIONS, Candidate, LeaveOut, baseline, classes, neighbours, subsets
 from hetsim.advice.question import asked
-from hetsim.advice.simulated import experiment
+from hetsim.advice.simulated import experiment_of
 from hetsim.advice.timing import SLACK, Timing
-from hetsim.advice.variants import Variant, least_seconds, timed, varied
+from hetsim.advice.variants import Variant, least_seconds, simulate_variant, variant_experiment
 from hetsim.cluster.model import Cluster
 from hetsim.cluster.parse.cluster import parse_cluster
 from hetsim.config.methods import shipped
@@ -58,7 +58,7 @@ def question(name: str, *words: str) -> list[str]:
     return ["cluster=mixed4", *CLUSTERS[name], *SIZES, *words]
 
 
-def advised(*words: str) -> Advice:
+def advised(*words: str) -> AdviceFindings:
     """By time alone, in this process."""
     return advice(asked([*words, "timing"], None), Here(), lambda _: None)
 
@@ -141,8 +141,8 @@ def test_a_variant_is_what_hydra_composes(split: str | None, names: list[str]) -
     for method in map(METHODS.__getitem__, names):
         if split is None or "allocation" not in method.choices:
             its = Candidate(method, split, (0, 2))
-            made = varied(words, method.name, Variant(split, its.weighs_samples, (0, 2), 3), None)
-            assert made == experiment([*words, *its.words(rates=False), "seed=3"], None)
+            made = variant_experiment(words, method.name, Variant(split, its.weighs_samples, (0, 2), 3), None)
+            assert made == experiment_of([*words, *its.words(rates=False), "seed=3"], None)
 
 
 def test_what_has_the_same_timing_takes_the_same_time() -> None:
@@ -150,7 +150,7 @@ def test_what_has_the_same_timing_takes_the_same_time() -> None:
     noisy = [word.replace("seconds_per_update: 1e-4", "noise: {distribution: lognorm, s: 0.3}") for word in question("boxes")]
     found: dict[str, set[float]] = {}
     for name in METHODS:
-        outcome, timing = timed((*noisy, *RUN), name, Variant(), None)
+        outcome, timing = simulate_variant((*noisy, *RUN), name, Variant(), None)
         found.setdefault(timing, set()).add(outcome.numbers["seconds"])
 
     assert {timing: seconds for timing, seconds in found.items() if len(seconds) > 1} == {}
@@ -203,7 +203,7 @@ def test_no_run_is_faster_than_its_bound(name: str) -> None:
             bounds = least_seconds(words, method.name, Variant(split, its.weighs_samples), sets, None)
             for left_out, least in zip(sets, bounds, strict=True):
                 try:
-                    outcome, _ = timed(words, method.name, Variant(split, its.weighs_samples, left_out), None)
+                    outcome, _ = simulate_variant(words, method.name, Variant(split, its.weighs_samples, left_out), None)
                 except ValueError:  # such as a buffer of more pushes than workers
                     continue
                 if outcome.numbers["seconds"] < (1 - SLACK) * least * outcome.applied[-1]:
@@ -274,7 +274,7 @@ def test_no_node_is_kept_whose_absence_would_help(name: str, by_rule: bool, monk
     """By more than 2 %, the best of all and the best that trains alike; also where not all sets are looked at, which is said."""
     if by_rule:
         monkeypatch.setattr("hetsim.advice.candidates.MOST_SETS", 1)
-        monkeypatch.setattr("hetsim.advice.candidates.by_rule", lambda *_: iter(()))
+        monkeypatch.setattr("hetsim.advice.candidates.subsets_by_rule", lambda *_: iter(()))
     asks = asked(question(name, SOME, "timing"), None)
     its = advice(asks, Here(), lambda _: None)
     timing = Timing(asks, Here(), (250_000, 640))

@@ -10,7 +10,7 @@ import pytest
 
 from hetsim.advice.candidates import Candidate, baseline
 from hetsim.advice.simulated import SimulatedRun
-from hetsim.advice.timing import Timed, intervals
+from hetsim.advice.timing import CandidateTimes, intervals
 from hetsim.catalogue.tables import shipped_catalogue
 from hetsim.catalogue.times import Times
 from hetsim.config.named_gpus import Named
@@ -35,9 +35,9 @@ def seconds(candidate: Candidate, factor: float) -> float:
 class Formula:
     """Answers as a Timing does, by a formula."""
 
-    def times(self, candidates: Iterable[Candidate], *, slower: Sequence[tuple[int, float]] = ()) -> list[Timed]:
+    def times(self, candidates: Iterable[Candidate], *, slower: Sequence[tuple[int, float]] = ()) -> list[CandidateTimes]:
         factor = dict(slower).get(1, 1.0)
-        return [Timed(each, (seconds(each, factor),), SimulatedRun({}, ())) for each in candidates]
+        return [CandidateTimes(each, (seconds(each, factor),), SimulatedRun({}, ())) for each in candidates]
 
 
 def said(error: float) -> list[str]:

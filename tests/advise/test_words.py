@@ -9,9 +9,9 @@ import pytest
 from here import Here, text
 from worlds import experiment
 
-from hetsim.advice.advice import Advice, advice
+from hetsim.advice.advice import AdviceFindings, advice
 from hetsim.advice.candidates import Candidate
-from hetsim.advice.decision import assumed, bits, in_own_script, machines, numbered, slowest_link
+from hetsim.advice.decision import assumptions, bits, machines, noun_with_numbers, script_hint, slowest_link
 from hetsim.advice.question import asked
 from hetsim.cluster.parse.cluster import parse_cluster
 from hetsim.config.methods import shipped
@@ -25,12 +25,12 @@ BOXES = (
 PHANTOM = ("workload=phantom", "workload.num_parameters=25.6M", "workload.num_samples=3840", "batch_size=384", "budget.epochs=1")
 
 
-def advised(*words: str) -> Advice:
+def advised(*words: str) -> AdviceFindings:
     return advice(asked([*BOXES, *PHANTOM, *words], None), Here(), lambda _: None)
 
 
 def test_numbers_and_rates_are_said_in_words() -> None:
-    assert [numbered("node", ranks) for ranks in ((3,), (2, 3, 4, 5), (0, 1), (0, 2, 3, 4, 7))] == [
+    assert [noun_with_numbers("node", ranks) for ranks in ((3,), (2, 3, 4, 5), (0, 1), (0, 2, 3, 4, 7))] == [
         *("node 3", "nodes 2 to 5", "nodes 0 and 1", "nodes 0, 2 to 4 and 7")
     ]
     assert [bits(rate) for rate in (1.25e8, 1.25e9, 1e6, 12.5)] == ["1 Gbit/s", "10 Gbit/s", "8 Mbit/s", "100 bit/s"]
@@ -53,7 +53,7 @@ def test_plain_ddp_is_recommended_if_nothing_is_faster(method: str) -> None:
 
 
 def test_a_cluster_that_was_not_typed_is_said() -> None:
-    unsaid, said = (list(assumed(asked([*words, *PHANTOM, "timing"], None))) for words in ((), ("cluster=mixed4",)))
+    unsaid, said = (list(assumptions(asked([*words, *PHANTOM, "timing"], None))) for words in ((), ("cluster=mixed4",)))
 
     assert unsaid[0].startswith("cluster=mixed4 is taken, as no cluster is typed: add cluster=NAME, or your GPUs")
     assert unsaid[1:] == said
@@ -97,12 +97,12 @@ def test_a_card_that_nobody_described_is_named_with_the_rack_of_the_server() -> 
         "workload=phantom",
     )
 
-    assert list(assumed(asked(["method=ddp,asgd", "timing", *words], None))) == [
+    assert list(assumptions(asked(["method=ddp,asgd", "timing", *words], None))) == [
         "a server on a machine of its own in rack a with a 1 Gbit/s network card is assumed for methods with a parameter server "
         "(cluster.server)"
     ]
-    assert not [*assumed(asked(["method=ddp,asgd", "timing", *words, "+cluster.server.network=1Gbit/s"], None))]
-    assert not [*assumed(asked(["method=ddp,hetgrad", "timing", *words], None))]
+    assert not [*assumptions(asked(["method=ddp,asgd", "timing", *words, "+cluster.server.network=1Gbit/s"], None))]
+    assert not [*assumptions(asked(["method=ddp,hetgrad", "timing", *words], None))]
 
 
 @pytest.mark.slow
@@ -121,13 +121,13 @@ def test_the_recommended_command_is_before_the_fastest() -> None:
 
 
 def test_who_trains_as_ddp_does_is_pointed_to_a_script_of_ones_own() -> None:
-    said = {name: in_own_script(Candidate(METHODS[name]), split=False) for name in METHODS}
+    said = {name: script_hint(Candidate(METHODS[name]), split=False) for name in METHODS}
 
     assert {name for name, line in said.items() if "DistributedDataParallel" in line} == {
         name for name in METHODS if Candidate(METHODS[name]).synchronous
     }
-    assert 'hetsim.ddp, with allocation="dbs", in your own' in in_own_script(Candidate(METHODS["ddp"], "dbs"), split=True)
-    assert "hetsim.ddp, with this allocation, in your own" in in_own_script(Candidate(METHODS["ddp"]), split=True)
+    assert 'hetsim.ddp, with allocation="dbs", in your own' in script_hint(Candidate(METHODS["ddp"], "dbs"), split=True)
+    assert "hetsim.ddp, with this allocation, in your own" in script_hint(Candidate(METHODS["ddp"]), split=True)
     assert "hetsim.ddp" not in said["ddp"]
 
 
