@@ -26,16 +26,18 @@ DARKEST = 4.0
 
 def answer(findings: StragglerFindings, command: str = "") -> Answer:
     """The answer with these findings. `command` has asked for it."""
-    found, replay = findings.found, findings.replay
-    sheets = [Sheet("Ranks", _heads(found), _rows(found), max_printed=MAX_ROWS)]
+    judged_job, replay = findings.judged_job, findings.replay
+    sheets = [Sheet("Ranks", _heads(judged_job), _rows(judged_job), max_printed=MAX_ROWS)]
     if replay is not None and replay.saved:
         saved = [(change, share(part)) for change, part in replay.saved.items()]
         sheets.append(Sheet("The job, replayed", ("the job, replayed", "saves"), saved))
     return Answer(
-        question=f"Which ranks of {found.job.source} are slow, and what do they cost?",
-        answer=[verdict(found, replay)],
+        question=f"Which ranks of {judged_job.job.source} are slow, and what do they cost?",
+        answer=[verdict(judged_job, replay)],
         pictures=[
-            Picture("stragglers", "Time of each rank in each step, divided by the median rank's; grey: no step", partial(_picture, found))
+            Picture(
+                "stragglers", "Time of each rank in each step, divided by the median rank's; grey: no step", partial(_picture, judged_job)
+            )
         ],
         sheets=sheets,
         remarks=list(_remarks(findings)),
@@ -49,86 +51,90 @@ def share(value: float) -> str:
     return f"{100 * value:.1f} %" if abs(value) < 0.0995 else f"{100 * value:.0f} %"
 
 
-def verdict(found: JudgedJob, replay: Replay | None) -> str:
+def verdict(judged_job: JudgedJob, replay: Replay | None) -> str:
     """One or two sentences for each of the first stragglers, and what would help."""
-    job = found.job
-    if not found.stragglers:
-        sends = "" if found.links is None else " and send"
+    job = judged_job.job
+    if not judged_job.stragglers:
+        sends = "" if judged_job.links is None else " and send"
         return f"No rank is slow in {job.num_steps} steps: all {job.num_ranks} compute{sends} for about as long as the median rank."
-    named = [each for each in found.stragglers if each.cost is None or each.cost >= LEAST_COST or "chronic" in each.kinds]
+    named = [
+        straggler
+        for straggler in judged_job.stragglers
+        if straggler.cost is None or straggler.cost >= LEAST_COST or "chronic" in straggler.kinds
+    ]
     if not named:
-        return f"No rank costs the job {share(LEAST_COST)} of its time; the table has {len(found.stragglers)} with slow steps."
-    sentences = [_sentence(each, replay) for each in named[:MAX_NAMED]]
-    if (more := len(found.stragglers) - len(named[:MAX_NAMED])) > 0:
+        return f"No rank costs the job {share(LEAST_COST)} of its time; the table has {len(judged_job.stragglers)} with slow steps."
+    sentences = [_sentence(straggler, replay) for straggler in named[:MAX_NAMED]]
+    if (more := len(judged_job.stragglers) - len(named[:MAX_NAMED])) > 0:
         sentences.append(f"{more} more {'is' if more == 1 else 'are'} in the table.")
-    if len(found.stragglers) > 1 and found.cost is not None:
-        sentences.append(f"Together they cost {share(found.cost)}.")
-    if replay is not None and (helps := _helps(replay)):
-        sentences.append(helps)
+    if len(judged_job.stragglers) > 1 and judged_job.cost is not None:
+        sentences.append(f"Together they cost {share(judged_job.cost)}.")
+    if replay is not None and (savings := _savings(replay)):
+        sentences.append(savings)
     return " ".join(sentences)
 
 
-def _sentence(each: Straggler, replay: Replay | None) -> str:
-    who = "the all-reduce" if each.rank is None else f"rank {each.rank}"
-    whose = "" if each.part == COLLECTIVES else f"its {each.part} "
+def _sentence(straggler: Straggler, replay: Replay | None) -> str:
+    who = "the all-reduce" if straggler.rank is None else f"rank {straggler.rank}"
+    whose = "" if straggler.part == COLLECTIVES else f"its {straggler.part} "
     how = []
-    if each.slowdown > 1:
-        how.append(f"{whose}always take{'s' * (each.part != LINKS)} {each.slowdown:.2f} times as long as the median's")
-    if each.spells:
-        mean = sum(spell.factor for spell in each.spells) / len(each.spells)
-        often = f"every {each.period:.3g} steps" if each.period else _spells(each)
-        how.append(f"{'' if how else whose}take{'s' * (each.part != LINKS)} {mean:.2f} times as long {often}")
-    saved = each.cost if each.cost is not None else (replay.saved.get(f"rank {each.rank} at the median") if replay else None)
+    if straggler.slowdown > 1:
+        how.append(f"{whose}always take{'s' * (straggler.part != LINKS)} {straggler.slowdown:.2f} times as long as the median's")
+    if straggler.spells:
+        mean = sum(spell.factor for spell in straggler.spells) / len(straggler.spells)
+        often = f"every {straggler.period:.3g} steps" if straggler.period else _spells(straggler)
+        how.append(f"{'' if how else whose}take{'s' * (straggler.part != LINKS)} {mean:.2f} times as long {often}")
+    saved = straggler.cost if straggler.cost is not None else (replay.saved.get(f"rank {straggler.rank} at the median") if replay else None)
     cost = "" if saved is None else f", which costs {share(saved)} of the job's time"
     return f"{who[0].upper()}{who[1:]} is slow: {', and '.join(how)}{cost}."
 
 
-def _spells(each: Straggler) -> str:
-    said = [f"{spell.first}" if spell.first == spell.last else f"{spell.first} to {spell.last}" for spell in each.spells[:MAX_SPELLS]]
-    more = len(each.spells) - len(said)
-    return f"in steps {', '.join(said)}{f' and {more} more spells' if more else ''}"
+def _spells(straggler: Straggler) -> str:
+    steps = [f"{spell.first}" if spell.first == spell.last else f"{spell.first} to {spell.last}" for spell in straggler.spells[:MAX_SPELLS]]
+    more = len(straggler.spells) - len(steps)
+    return f"in steps {', '.join(steps)}{f' and {more} more spells' if more else ''}"
 
 
-def _helps(replay: Replay) -> str:
-    said = []
+def _savings(replay: Replay) -> str:
+    savings = []
     for change, saved in replay.saved.items():
         if "median" in change:
             continue
         who = (
             "leaving the rank out" if change.startswith("without rank") else "leaving them out" if change.startswith("without") else change
         )
-        said.append(f"{who} would save {share(saved) if saved > 0 else 'nothing'}")
-    text = "; ".join(said)
+        savings.append(f"{who} would save {share(saved) if saved > 0 else 'nothing'}")
+    text = "; ".join(savings)
     return f"{text[:1].upper()}{text[1:]}." if text else ""
 
 
-def _heads(found: JudgedJob) -> tuple[str, ...]:
+def _heads(judged_job: JudgedJob) -> tuple[str, ...]:
     """The heads of the table's columns."""
-    return "rank", "computing", *(() if found.links is None else ("links",)), "slow", "costs"
+    return "rank", "computing", *(() if judged_job.links is None else ("links",)), "slow", "costs"
 
 
-def _rows(found: JudgedJob) -> list[tuple[str, ...]]:
+def _rows(judged_job: JudgedJob) -> list[tuple[str, ...]]:
     """The ranks in the table, the slow ones first."""
     by_rank: dict[int, list[Straggler]] = {}
-    for each in found.stragglers:
-        by_rank.setdefault(-1 if each.rank is None else each.rank, []).append(each)
-    order = [rank for rank in by_rank if rank >= 0] + [rank for rank in range(found.job.num_ranks) if rank not in by_rank]
-    told = [_row(found, rank, by_rank.get(rank, [])) for rank in order]
+    for straggler in judged_job.stragglers:
+        by_rank.setdefault(-1 if straggler.rank is None else straggler.rank, []).append(straggler)
+    order = [rank for rank in by_rank if rank >= 0] + [rank for rank in range(judged_job.job.num_ranks) if rank not in by_rank]
+    rows = [_row(judged_job, rank, by_rank.get(rank, [])) for rank in order]
     if -1 in by_rank:
-        (its,) = by_rank[-1]
-        told.append(("all", "", f"{COLLECTIVES}: {', '.join(its.kinds)}", share(its.cost or 0.0)))
-    return told
+        (collective,) = by_rank[-1]
+        rows.append(("all", "", f"{COLLECTIVES}: {', '.join(collective.kinds)}", share(collective.cost or 0.0)))
+    return rows
 
 
-def _row(found: JudgedJob, rank: int, its: Sequence[Straggler]) -> tuple[str, ...]:
-    links = () if found.links is None else (f"× {found.links.slowdown[rank]:.2f}",)
-    slow = "; ".join(f"{each.part}: {', '.join(each.kinds)}" for each in its)
-    costs = [each.cost for each in its if each.cost is not None]
-    return f"{rank}", f"× {found.computing.slowdown[rank]:.2f}", *links, slow, share(sum(costs)) if costs else ""
+def _row(judged_job: JudgedJob, rank: int, stragglers: Sequence[Straggler]) -> tuple[str, ...]:
+    links = () if judged_job.links is None else (f"× {judged_job.links.slowdown[rank]:.2f}",)
+    slow = "; ".join(f"{straggler.part}: {', '.join(straggler.kinds)}" for straggler in stragglers)
+    costs = [straggler.cost for straggler in stragglers if straggler.cost is not None]
+    return f"{rank}", f"× {judged_job.computing.slowdown[rank]:.2f}", *links, slow, share(sum(costs)) if costs else ""
 
 
 def _remarks(findings: StragglerFindings) -> Iterator[str]:
-    job, replay = findings.found.job, findings.replay
+    job, replay = findings.judged_job.job, findings.replay
     if job.collectives is not None:
         yield "a collective ends on all ranks together, so this trace does not show whose link is slow"
     if job.has_samples and _unequal(job.samples):
@@ -146,12 +152,12 @@ def _unequal(samples: Any) -> bool:
 
 
 @own_style()
-def _picture(found: JudgedJob) -> Any:
+def _picture(judged_job: JudgedJob) -> Any:
     """A figure with a panel for computing, and one for links if the job has any."""
     from matplotlib.figure import Figure
 
-    panels = {"computing": found.computing.heat} | ({} if found.links is None else {"links": found.links.heat})
-    num_ranks = found.job.num_ranks
+    panels = {"computing": judged_job.computing.heat} | ({} if judged_job.links is None else {"links": judged_job.links.heat})
+    num_ranks = judged_job.job.num_ranks
     figure = Figure(figsize=(9, 1.2 + len(panels) * (0.7 + min(4.0, 0.22 * num_ranks))), layout="constrained")
     rows = figure.subplots(len(panels), 1, squeeze=False)[:, 0]
     for axes, (name, heat) in zip(rows, panels.items(), strict=True):
@@ -183,17 +189,17 @@ def _coarse(heat: Floats, most: int, *, axis: int) -> Floats:
 
 def _data(findings: StragglerFindings) -> dict[str, Any]:
     """The findings as JSON values."""
-    found, replay = findings.found, findings.replay
+    judged_job, replay = findings.judged_job, findings.replay
     return {
-        "source": found.job.source,
-        "num_ranks": found.job.num_ranks,
-        "num_steps": found.job.num_steps,
-        "seconds": found.job.seconds,
-        "verdict": verdict(found, replay),
-        "cost": found.cost,
-        "computing": found.computing.slowdown.tolist(),
-        "links": None if found.links is None else found.links.slowdown.tolist(),
-        "stragglers": [_straggler(each) for each in found.stragglers],
+        "source": judged_job.job.source,
+        "num_ranks": judged_job.job.num_ranks,
+        "num_steps": judged_job.job.num_steps,
+        "seconds": judged_job.job.seconds,
+        "verdict": verdict(judged_job, replay),
+        "cost": judged_job.cost,
+        "computing": judged_job.computing.slowdown.tolist(),
+        "links": None if judged_job.links is None else judged_job.links.slowdown.tolist(),
+        "stragglers": [_straggler(straggler) for straggler in judged_job.stragglers],
         "replay": None if replay is None else {"error": replay.error, "saved": dict(replay.saved)},
         "remarks": list(_remarks(findings)),
     }

@@ -12,7 +12,7 @@ from hetsim.files.config_file import read_config
 from hetsim.files.summary_and_curve import check_has, read_summary
 from hetsim.results.comparison.time_use import TraceRows, read_rows
 from hetsim.runtime.recording.recorder import ALL_REDUCE, GATHER, GRADIENT, MESSAGE, UPDATE
-from hetsim.straggling.job import Job, check_size, places, summed
+from hetsim.straggling.job import Job, check_size, places, sums_by_step
 from hetsim.trust.shipped import choice
 
 MAX_SAMPLES = 10**12
@@ -28,11 +28,11 @@ def read_run(run: Path) -> Job:
     gradients = rows.of(GRADIENT) & rows.of_workers & (rows.start >= 0)
     check_size(str(run), rows.num_workers, len(np.unique(rows.version[gradients])))
     config = read_config(run)
-    told: dict[str, Any] = {"source": str(run), "method": summary["method"], "allocation": _allocation(config)}
-    told["num_samples"] = _num_samples(config)
-    told["capped_collectives"] = (summary.get("emulation") or {}).get("emulate") == "quota"
+    job_fields: dict[str, Any] = {"source": str(run), "method": summary["method"], "allocation": _allocation(config)}
+    job_fields["num_samples"] = _num_samples(config)
+    job_fields["capped_collectives"] = (summary.get("emulation") or {}).get("emulate") == "quota"
     reduced = rows.of(ALL_REDUCE, GATHER) & rows.of_workers
-    return _together(rows, gradients, reduced, told) if reduced.any() else _with_server(rows, gradients, told)
+    return _synchronous_job(rows, gradients, reduced, job_fields) if reduced.any() else _server_job(rows, gradients, job_fields)
 
 
 def _allocation(config: Mapping[str, Any]) -> str:
@@ -44,11 +44,11 @@ def _allocation(config: Mapping[str, Any]) -> str:
 
 def _num_samples(config: Mapping[str, Any]) -> int | None:
     workload = config.get("workload")
-    found = workload.get("num_samples") if isinstance(workload, Mapping) else None
-    return found if isinstance(found, int) and 0 < found < MAX_SAMPLES else None
+    num_samples = workload.get("num_samples") if isinstance(workload, Mapping) else None
+    return num_samples if isinstance(num_samples, int) and 0 < num_samples < MAX_SAMPLES else None
 
 
-def _together(rows: TraceRows, gradients: Any, reduced: Any, told: Mapping[str, Any]) -> Job:
+def _synchronous_job(rows: TraceRows, gradients: Any, reduced: Any, job_fields: Mapping[str, Any]) -> Job:
     """A job in which all ranks make each version. A step is a version."""
     updates = rows.of(UPDATE) & rows.of_workers
     versions = np.unique(rows.version[gradients])
@@ -59,14 +59,14 @@ def _together(rows: TraceRows, gradients: Any, reduced: Any, told: Mapping[str, 
 
     def total(which: Any, values: Any) -> Any:
         which = which & kept
-        return summed(rows.rank[which], step[which], values[which], shape)
+        return sums_by_step(rows.rank[which], step[which], values[which], shape)
 
     seconds = rows.end - rows.start
     last_gradient, end = np.full(num_steps, -np.inf), np.full(num_steps, -np.inf)
     np.maximum.at(last_gradient, step[gradients], rows.end[gradients])
     np.maximum.at(end, step[reduced & kept], rows.end[reduced & kept])
     return Job(
-        **told,
+        **job_fields,
         gradients=total(gradients, seconds),
         updates=np.nan_to_num(total(updates, seconds)),
         samples=np.nan_to_num(total(gradients, rows.samples)),
@@ -76,7 +76,7 @@ def _together(rows: TraceRows, gradients: Any, reduced: Any, told: Mapping[str, 
     )
 
 
-def _with_server(rows: TraceRows, gradients: Any, told: Mapping[str, Any]) -> Job:
+def _server_job(rows: TraceRows, gradients: Any, job_fields: Mapping[str, Any]) -> Job:
     """A job of independent ranks. A rank's step k is its k-th gradient, with its k-th messages to and from the server."""
     place = np.zeros(len(rows.rank), np.int64)
     sent = rows.of(MESSAGE) & rows.of_workers & (rows.nbytes > 0)
@@ -84,17 +84,17 @@ def _with_server(rows: TraceRows, gradients: Any, told: Mapping[str, Any]) -> Jo
     for which, ranks in ((gradients, rows.rank), (sent, rows.rank), (received, rows.receiver)):
         place[which] = places(ranks[which], rows.start[which])
     shape = rows.num_workers, int(place[gradients].max()) + 1
-    check_size(str(told["source"]), *shape)
+    check_size(str(job_fields["source"]), *shape)
     seconds = rows.end - rows.start
 
     def total(which: Any, ranks: Any, values: Any) -> Any:
         which = which & (place < shape[1])
-        return summed(ranks[which], place[which], values[which], shape)
+        return sums_by_step(ranks[which], place[which], values[which], shape)
 
     of_server = rows.of(UPDATE) & ~rows.of_workers
     links = total(sent, rows.rank, seconds) + total(received, rows.receiver, seconds)
     return Job(
-        **told,
+        **job_fields,
         gradients=total(gradients, rows.rank, seconds),
         updates=np.zeros(shape),
         samples=np.nan_to_num(total(gradients, rows.rank, rows.samples)),

@@ -66,31 +66,31 @@ class Job:
         return self.gradients + self.updates
 
 
-def check_size(what: str, num_ranks: int, num_steps: int) -> None:
+def check_size(source: str, num_ranks: int, num_steps: int) -> None:
     """Raise ValueError for a trace that is too large, or has no ranks to compare."""
     if num_ranks < 2:
-        raise ValueError(f"{what} has one rank, and a straggler is slower than others: give the trace of a job of several ranks")
+        raise ValueError(f"{source} has one rank, and a straggler is slower than others: give the trace of a job of several ranks")
     if num_steps < LEAST_STEPS:
-        raise ValueError(f"{what} has {num_steps} steps, and chance is told from slowness by {LEAST_STEPS}: give a longer trace")
+        raise ValueError(f"{source} has {num_steps} steps, and chance is told from slowness by {LEAST_STEPS}: give a longer trace")
     if num_steps > MAX_STEPS:
-        raise ValueError(f"{what} has {num_steps} steps, and at most {MAX_STEPS} are compared: {REMEDY}")
-    check_fits(f"{what}, of {num_ranks} ranks and {num_steps} steps,", BYTES_OF_A_CELL * num_ranks * num_steps, REMEDY)
+        raise ValueError(f"{source} has {num_steps} steps, and at most {MAX_STEPS} are compared: {REMEDY}")
+    check_fits(f"{source}, of {num_ranks} ranks and {num_steps} steps,", BYTES_OF_A_CELL * num_ranks * num_steps, REMEDY)
 
 
-def summed(ranks: Any, steps: Any, values: Any, shape: tuple[int, int]) -> Floats:
+def sums_by_step(ranks: Any, steps: Any, values: Any, shape: tuple[int, int]) -> Floats:
     """The sums of these values by rank and step; NaN without values."""
-    found, count = np.zeros(shape), np.zeros(shape)
-    np.add.at(found, (ranks, steps), values)
+    sums, count = np.zeros(shape), np.zeros(shape)
+    np.add.at(sums, (ranks, steps), values)
     np.add.at(count, (ranks, steps), 1)
-    return np.where(count > 0, found, np.nan)
+    return np.where(count > 0, sums, np.nan)
 
 
 def places(ranks: Any, moments: Any) -> NDArray[np.int64]:
     """The index of each row among its rank's rows, in order of these times."""
     order = np.lexsort((moments, ranks))
-    its = np.asarray(ranks)[order]
-    first = np.r_[True, its[1:] != its[:-1]]
-    begins = np.maximum.accumulate(np.where(first, np.arange(len(its)), 0))
-    found = np.empty(len(its), np.int64)
-    found[order] = np.arange(len(its)) - begins
-    return found
+    sorted_ranks = np.asarray(ranks)[order]
+    first = np.r_[True, sorted_ranks[1:] != sorted_ranks[:-1]]
+    begins = np.maximum.accumulate(np.where(first, np.arange(len(sorted_ranks)), 0))
+    indices = np.empty(len(sorted_ranks), np.int64)
+    indices[order] = np.arange(len(sorted_ranks)) - begins
+    return indices

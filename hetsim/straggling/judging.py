@@ -97,33 +97,33 @@ def lower_median(values: Floats) -> Floats:
     return kept
 
 
-def judged(seconds: Floats, part: str) -> Judged:
+def judge(seconds: Floats, part: str) -> Judged:
     """The stragglers among the rows of a matrix of seconds (ranks, steps)."""
-    known = np.isfinite(seconds) & (seconds > 0)
-    logs = np.log(np.where(known, np.maximum(seconds, TINY), 1.0))
-    usual = np.median(logs[known]) if known.any() else 0.0
-    own = np.array([np.median(row[there]) if there.any() else usual for row, there in zip(logs, known, strict=True)])
-    logs = np.where(known, logs, own[:, None])
+    valid = np.isfinite(seconds) & (seconds > 0)
+    logs = np.log(np.where(valid, np.maximum(seconds, TINY), 1.0))
+    usual = np.median(logs[valid]) if valid.any() else 0.0
+    medians = np.array([np.median(row[row_valid]) if row_valid.any() else usual for row, row_valid in zip(logs, valid, strict=True)])
+    logs = np.where(valid, logs, medians[:, None])
     alone = len(logs) == 1  # nothing is shared
-    shared = np.zeros(seconds.shape[1]) if alone else np.median(logs - own[:, None], axis=0)
+    shared = np.zeros(seconds.shape[1]) if alone else np.median(logs - medians[:, None], axis=0)
     kept = slice(min(COLD, max(0, seconds.shape[1] - 2 * BLOCKS)), None)
     level = np.array([np.median((row - shared)[kept]) for row in logs])
     rest = logs - level[:, None]
     around = rest - (0.0 if alone else rest.mean(axis=0))
-    noise, noise_of_windows = (_deviation(values) for values in (around, _of_windows(around)))
+    noise, noise_of_windows = (_deviation(values) for values in (around, _window_medians(around)))
     error = _error_of_level(around[:, kept], noise)
     error = np.hypot(error, np.median(error))
     shared = shared if alone else lower_median(rest)
-    rest = np.where(known, rest - shared, 0.0)
+    rest = np.where(valid, rest - shared, 0.0)
     base = float(lower_median(level))
     excess = level - base
     chronic = (excess > log(LEAST_SLOWDOWN)) & (excess > SURE_LEVEL * error)
-    on_average, error = _levels_of_means(seconds[:, kept], known[:, kept])
+    on_average, error = _levels_of_means(seconds[:, kept], valid[:, kept])
     often = (on_average > log(LEAST_SLOWDOWN)) & (on_average > SURE_LEVEL * error) & ~chronic
     healed = logs - np.where(chronic, excess, 0.0)[:, None]
     stragglers = []
     for rank, row in enumerate(rest):
-        spells = tuple(_spells(row, known[rank], noise[rank], noise_of_windows[rank]))
+        spells = tuple(_spells(row, valid[rank], noise[rank], noise_of_windows[rank]))
         period = _period(spells)
         if period is None:
             spells = tuple(spell for spell in spells if spell.num_slow >= LEAST_STEPS_OF_SPELL)
@@ -131,15 +131,15 @@ def judged(seconds: Floats, part: str) -> Judged:
             chronic[rank], excess[rank], spells = True, on_average[rank], ()
             healed[rank] -= excess[rank]
         for spell in spells:
-            its = slice(spell.first, spell.last + 1)
-            healed[rank, its] = np.minimum(healed[rank, its], base + shared[its])
+            steps = slice(spell.first, spell.last + 1)
+            healed[rank, steps] = np.minimum(healed[rank, steps], base + shared[steps])
         if chronic[rank] or spells:
             stragglers.append(Straggler(rank, part, float(np.exp(excess[rank])) if chronic[rank] else 1.0, spells, period))
-    heat = np.where(known, np.exp(logs - base - shared), np.nan)
-    return Judged(np.exp(excess), heat, np.where(known, np.exp(healed), np.nan), tuple(stragglers))
+    heat = np.where(valid, np.exp(logs - base - shared), np.nan)
+    return Judged(np.exp(excess), heat, np.where(valid, np.exp(healed), np.nan), tuple(stragglers))
 
 
-def _of_windows(rows: Floats) -> Floats:
+def _window_medians(rows: Floats) -> Floats:
     """The median of the window around each step."""
     padded = np.pad(rows, ((0, 0), (WINDOW // 2, WINDOW // 2)))
     medians: Floats = np.median(np.lib.stride_tricks.sliding_window_view(padded, WINDOW, axis=1), axis=2)
@@ -154,16 +154,17 @@ def _deviation(rows: Floats) -> Floats:
     """
     deviations = np.abs(rows - np.median(rows, axis=1, keepdims=True))
     lost = len(rows) / max(1, len(rows) - 1)
-    found: Floats = np.maximum(TINY, 1.4826 * lost**0.5 * (1 + FEW / rows.shape[1]) * np.median(deviations, axis=1))
-    return found
+    deviation: Floats = np.maximum(TINY, 1.4826 * lost**0.5 * (1 + FEW / rows.shape[1]) * np.median(deviations, axis=1))
+    return deviation
 
 
-def _levels_of_means(seconds: Floats, known: NDArray[np.bool_]) -> tuple[Floats, Floats]:
+def _levels_of_means(seconds: Floats, valid: NDArray[np.bool_]) -> tuple[Floats, Floats]:
     """For each rank, its mean step's level relative to the median rank's, and its standard error. Some ranks stall often, as by a quota."""
     blocks = []
-    for its, there in zip(*(np.array_split(each, min(BLOCKS, seconds.shape[1]), axis=1) for each in (seconds, known)), strict=True):
-        sums, counts = np.where(there, its, 0.0).sum(axis=1), there.sum(axis=1)
-        blocks.append(np.where(counts, sums, its[there].sum()) / np.where(counts, counts, max(1, there.sum())))
+    splits = (np.array_split(matrix, min(BLOCKS, seconds.shape[1]), axis=1) for matrix in (seconds, valid))
+    for block, block_valid in zip(*splits, strict=True):
+        sums, counts = np.where(block_valid, block, 0.0).sum(axis=1), block_valid.sum(axis=1)
+        blocks.append(np.where(counts, sums, block[block_valid].sum()) / np.where(counts, counts, max(1, block_valid.sum())))
     logs = np.log(np.maximum(TINY, np.array(blocks).T))
     around = logs - logs.mean(axis=0)
     level = np.median(logs - np.median(logs, axis=0), axis=1)
@@ -176,15 +177,15 @@ def _error_of_level(rows: Floats, noise: Floats) -> Floats:
     """The standard error of each row's median, from the noise of steps or of blocks, whichever is larger."""
     blocks = [np.median(block, axis=1) for block in np.array_split(rows, min(BLOCKS, rows.shape[1]), axis=1)]
     slow = (1 + FEW / rows.shape[1]) * np.std(blocks, axis=0, ddof=1) / len(blocks) ** 0.5
-    found: Floats = np.maximum(1.2533 * noise / rows.shape[1] ** 0.5, slow)
-    return found
+    error: Floats = np.maximum(1.2533 * noise / rows.shape[1] ** 0.5, slow)
+    return error
 
 
-def _spells(rest: Floats, known: NDArray[np.bool_], noise: float, noise_of_windows: float) -> Iterator[Spell]:
+def _spells(rest: Floats, valid: NDArray[np.bool_], noise: float, noise_of_windows: float) -> Iterator[Spell]:
     """Runs of slow steps. Each step, or the median of its window, is far above the noise."""
-    lasting = _of_windows(rest[None, :])[0] > max(log(LEAST_SPELL), SURE_SPELL * noise_of_windows)
+    lasting = _window_medians(rest[None, :])[0] > max(log(LEAST_SPELL), SURE_SPELL * noise_of_windows)
     lasting &= rest > log(LEAST_SPELL) / 2  # a window begins before its spell
-    slow = (lasting | (rest > max(log(LEAST_EVENT), SURE_EVENT * noise))) & known
+    slow = (lasting | (rest > max(log(LEAST_EVENT), SURE_EVENT * noise))) & valid
     slow[:COLD] = False
     edges = np.flatnonzero(np.diff(np.r_[0, slow.astype(np.int8), 0]))
     runs: list[list[int]] = []
@@ -207,28 +208,28 @@ def _period(spells: Sequence[Spell]) -> float | None:
     return float(gaps[~off].mean()) if off.sum() <= len(gaps) // 5 else None
 
 
-def found(job: Job) -> JudgedJob:
+def judge_job(job: Job) -> JudgedJob:
     """The stragglers of a job, the most costly first."""
-    computing = judged(job.computing, COMPUTING)
+    computing = judge(job.computing, COMPUTING)
     if job.collectives is None:
-        links = None if job.links is None else judged(job.links, LINKS)
+        links = None if job.links is None else judge(job.links, LINKS)
         every = (*computing.stragglers, *(links.stragglers if links else ()))
         return JudgedJob(job, computing, links, every, None if every else 0.0)
     total = job.seconds
     longest = _longest(job.computing)
-    costs = []
-    for each in computing.stragglers:
-        assert each.rank is not None
+    stragglers = []
+    for straggler in computing.stragglers:
+        assert straggler.rank is not None
         healed = job.computing.copy()
-        healed[each.rank] = computing.healed[each.rank]
-        costs.append(replace(each, cost=float((longest - _longest(healed)).sum()) / total))
-    cost = float((longest - _longest(computing.healed)).sum()) / total if costs else 0.0
-    alone = judged(job.collectives[None, :], COLLECTIVES)
-    for each in alone.stragglers:
+        healed[straggler.rank] = computing.healed[straggler.rank]
+        stragglers.append(replace(straggler, cost=float((longest - _longest(healed)).sum()) / total))
+    cost = float((longest - _longest(computing.healed)).sum()) / total if stragglers else 0.0
+    alone = judge(job.collectives[None, :], COLLECTIVES)
+    for straggler in alone.stragglers:
         saved = float((job.collectives - np.nan_to_num(alone.healed[0], nan=0.0))[job.collectives > 0].sum()) / total
-        costs.append(replace(each, rank=None, cost=saved))
+        stragglers.append(replace(straggler, rank=None, cost=saved))
         cost += saved
-    return JudgedJob(job, computing, None, tuple(sorted(costs, key=lambda each: -(each.cost or 0.0))), cost)
+    return JudgedJob(job, computing, None, tuple(sorted(stragglers, key=lambda straggler: -(straggler.cost or 0.0))), cost)
 
 
 def _longest(seconds: Floats) -> Floats:

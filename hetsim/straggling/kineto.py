@@ -52,7 +52,7 @@ class _File:
     nbytes: int
 
 
-def profiles_of(place: Path) -> list[Path]:
+def profile_files(place: Path) -> list[Path]:
     """The profiler files at this place: the file itself, or the files in this folder."""
     if place.is_dir():
         return sorted(path for path in place.iterdir() if path.name.endswith(ENDINGS) and path.name != "summary.json")
@@ -67,9 +67,9 @@ def read_profiles(paths: Sequence[Path], source: str) -> Job:
         raise ValueError(f"{source} has the file of one rank, and a straggler is slower than others: {REMEDY}")
     files = sorted((_read(path) for path in paths), key=lambda file: file.rank)
     first = files[0]
-    for one, other in itertools.pairwise(files):
-        if one.rank == other.rank:
-            raise ValueError(f"{one.path} and {other.path} are both of rank {one.rank}: {REMEDY}")
+    for earlier, later in itertools.pairwise(files):
+        if earlier.rank == later.rank:
+            raise ValueError(f"{earlier.path} and {later.path} are both of rank {earlier.rank}: {REMEDY}")
     for file in files[1:]:
         if file.num_ranks != first.num_ranks:
             raise ValueError(f"{first.path} is of {first.num_ranks} ranks and {file.path} of {file.num_ranks}: give the files of one job")
@@ -80,31 +80,31 @@ def read_profiles(paths: Sequence[Path], source: str) -> Job:
         raise ValueError(f"{source} is of {first.num_ranks} ranks and has no file of rank {few}: {REMEDY}")
     numbers = sorted(set.intersection(*(set(file.steps) for file in files)))
     check_size(source, len(files), len(numbers))
-    own, waiting = (np.array([[file.steps[number][column] for number in numbers] for file in files]) for column in (0, 1))
-    if own.max() <= 0:
+    working, waiting = (np.array([[file.steps[number][column] for number in numbers] for file in files]) for column in (0, 1))
+    if working.max() <= 0:
         raise ValueError(f"{source} has steps that take no time: {REMEDY}")
     return Job(
         source=source,
-        gradients=own,
-        updates=np.zeros_like(own),
-        samples=np.full_like(own, UNIT),
+        gradients=working,
+        updates=np.zeros_like(working),
+        samples=np.full_like(working, UNIT),
         collectives=waiting.min(axis=0),
-        seconds=float(np.mean(own + waiting, axis=0).sum()),
+        seconds=float(np.mean(working + waiting, axis=0).sum()),
         nbytes=max(file.nbytes for file in files),
         has_samples=False,
     )
 
 
 def _read(path: Path) -> _File:
-    told = from_json(str(path), _text(path))
-    events = told.get("traceEvents") if isinstance(told, dict) else None
-    about = told.get("distributedInfo") if isinstance(told, dict) else None
+    profile = from_json(str(path), _text(path))
+    events = profile.get("traceEvents") if isinstance(profile, dict) else None
+    about = profile.get("distributedInfo") if isinstance(profile, dict) else None
     if not isinstance(events, list):
         raise ValueError(f"{path} has no traceEvents, as each file of torch.profiler has: {REMEDY}")
     rank, num_ranks = (about.get(key) if isinstance(about, dict) else None for key in ("rank", "world_size"))
     if not (isinstance(rank, int) and isinstance(num_ranks, int) and 0 <= rank < num_ranks < 10**6):
         raise ValueError(f"{path} does not say its rank (distributedInfo): profile after init_process_group, and {REMEDY}")
-    base = told.get("baseTimeNanoseconds", 0)
+    base = profile.get("baseTimeNanoseconds", 0)
     rows = [event for event in events if isinstance(event, dict) and event.get("ph") == "X"]
     for event in rows:
         if not (is_number(event.get("ts")) and is_number(event.get("dur")) and event["dur"] >= 0 and isinstance(event.get("name"), str)):
@@ -112,12 +112,12 @@ def _read(path: Path) -> _File:
     steps = {int(name[1]): event for event in rows if (name := STEP.match(event["name"])) and event.get("cat") == "user_annotation"}
     if not steps:
         raise ValueError(f"{path} has no ProfilerStep#: give the profiler a schedule, and call its step() in each step")
-    waiting = _waiting(rows)
+    waiting = _waiting_intervals(rows)
     spans = {number: (event["ts"], event["ts"] + event["dur"]) for number, event in steps.items()}
-    found = {number: _split(span, waiting) for number, span in spans.items()}
+    split_steps = {number: _split(span, waiting) for number, span in spans.items()}
     moments = [MICRO * (moment + (base if is_number(base) else 0) * 1e-3) for span in spans.values() for moment in span]
     nbytes = max((_nbytes(event) for event in rows if "allreduce" in event["name"].lower() or "all_reduce" in event["name"]), default=0)
-    return _File(path, rank, num_ranks, found, min(moments), max(moments), nbytes or 8)
+    return _File(path, rank, num_ranks, split_steps, min(moments), max(moments), nbytes or 8)
 
 
 def _text(path: Path) -> str:
@@ -140,17 +140,19 @@ def _text(path: Path) -> str:
         raise ValueError(f"{path} is not text ({error.reason} at byte {error.start}): {REMEDY}") from None
 
 
-def _waiting(rows: Sequence[dict[str, Any]]) -> Floats:
+def _waiting_intervals(rows: Sequence[dict[str, Any]]) -> Floats:
     """Intervals (start, end) in which a collective is in progress and nothing else runs, in microseconds and in order."""
     kernels = [event for event in rows if event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")]
     if any(KERNEL.search(event["name"]) for event in kernels):
-        communicates, works = ([event for event in kernels if bool(KERNEL.search(event["name"])) is its] for its in (True, False))
-        return _without(_union(communicates), _union(works))
+        communicates, works = (
+            [event for event in kernels if bool(KERNEL.search(event["name"])) is communication] for communication in (True, False)
+        )
+        return _difference(_union(communicates), _union(works))
     communicates = [event for event in rows if event.get("cat") == "user_annotation" and COLLECTIVE.match(event["name"])]
     operations = [event for event in rows if event.get("cat") == "cpu_op"]
     calls = _union(event for event in operations if event["name"].startswith("c10d::"))
     works = [event for event in operations if not event["name"].startswith("c10d::")]
-    return _without(_union(communicates), _without(_union(works), calls))
+    return _difference(_union(communicates), _difference(_union(works), calls))
 
 
 def _union(events: Iterable[dict[str, Any]]) -> Floats:
@@ -163,17 +165,17 @@ def _union(events: Iterable[dict[str, Any]]) -> Floats:
     return np.stack([spans[begins, 0], ends[np.r_[begins[1:] - 1, len(spans) - 1]]], axis=1)
 
 
-def _without(spans: Floats, others: Floats) -> Floats:
+def _difference(spans: Floats, others: Floats) -> Floats:
     """These non-overlapping intervals without the others."""
-    edges = [(moment, 0, sign) for its in spans.tolist() for moment, sign in zip(its, (1, -1), strict=True)]
-    edges += [(moment, 1, sign) for its in others.tolist() for moment, sign in zip(its, (1, -1), strict=True)]
-    inside, left, begun = [0, 0], [], None
+    edges = [(moment, 0, sign) for span in spans.tolist() for moment, sign in zip(span, (1, -1), strict=True)]
+    edges += [(moment, 1, sign) for span in others.tolist() for moment, sign in zip(span, (1, -1), strict=True)]
+    inside, remaining, begun = [0, 0], [], None
     for moment, which, sign in sorted(edges):
         inside[which] += sign
         if begun is not None:
-            left.append((begun, moment))
+            remaining.append((begun, moment))
         begun = moment if inside[0] and not inside[1] else None
-    return np.array([span for span in left if span[1] > span[0]], float).reshape(-1, 2)
+    return np.array([span for span in remaining if span[1] > span[0]], float).reshape(-1, 2)
 
 
 def _split(span: tuple[float, float], waiting: Floats) -> tuple[float, float]:

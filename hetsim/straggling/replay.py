@@ -45,16 +45,16 @@ class Replay:
     remarks: tuple[str, ...] = ()
 
 
-def replayed(found: JudgedJob) -> Replay:
+def replay_job(judged_job: JudgedJob) -> Replay:
     """Simulate the job and its variants. Raises ValueError if that is impossible."""
-    job = found.job
+    job = judged_job.job
     if job.num_ranks > MAX_RANKS:
         raise ValueError(f"{job.source} has {job.num_ranks} ranks, and a replay at most {MAX_RANKS}: see the costs in the trace")
     if not (job.samples > 0).any():
         raise ValueError(f"{job.source} has no samples")
     with temporary_folder("hetsim-stragglers-") as folder:
-        config = _cluster(found, folder)
-        made, split = _experiments(found)
+        config = _cluster(judged_job, folder)
+        experiment, split = _experiments(judged_job)
 
         def seconds(changed: Experiment, cluster: Mapping[str, Any] = config, leave_out: Sequence[int] = ()) -> float:
             parsed = parse_cluster(dict(cluster))
@@ -63,21 +63,21 @@ def replayed(found: JudgedJob) -> Replay:
                 raise ValueError("no gradient is applied in the simulation")
             return 1 / float(rate)
 
-        base = seconds(made)
+        base = seconds(experiment)
         saved = {}
-        ranks = list(dict.fromkeys(each.rank for each in found.stragglers if each.rank is not None))
+        ranks = list(dict.fromkeys(straggler.rank for straggler in judged_job.stragglers if straggler.rank is not None))
         for rank in ranks[:MOST_HEALED]:
-            its = [each for each in found.stragglers if each.rank == rank]
-            saved[f"rank {rank} at the median"] = 1 - seconds(made, _healed(found, config, its)) / base
+            stragglers = [straggler for straggler in judged_job.stragglers if straggler.rank == rank]
+            saved[f"rank {rank} at the median"] = 1 - seconds(experiment, _healed_cluster(judged_job, config, stragglers)) / base
         if len(ranks) > 1:
-            saved["all of them at the median"] = 1 - seconds(made, _healed(found, config, found.stragglers)) / base
+            saved["all of them at the median"] = 1 - seconds(experiment, _healed_cluster(judged_job, config, judged_job.stragglers)) / base
         if split is not None:
             saved["DBS"] = 1 - seconds(split) / base
         remarks = []
         is_fixed = job.collectives is not None and job.allocation not in ("even", *MEASURING)
         if not is_fixed and 0 < len(ranks) < job.num_ranks - 1:
             name = f"without rank {ranks[0]}" if len(ranks) == 1 else "without all of them"
-            saved[name] = 1 - seconds(made, _relieved(found, config, ranks), leave_out=ranks) / base
+            saved[name] = 1 - seconds(experiment, _relieved_cluster(judged_job, config, ranks), leave_out=ranks) / base
     measured = job.seconds / float(job.samples.sum())
     if job.collectives is not None and job.method not in ("ssgd", "dbs"):
         remarks.append("a step is replayed as gradients and what is left of the all-reduce after them")
@@ -86,9 +86,9 @@ def replayed(found: JudgedJob) -> Replay:
     return Replay(base / measured - 1, saved, tuple(remarks))
 
 
-def _experiments(found: JudgedJob) -> tuple[Experiment, Experiment | None]:
+def _experiments(judged_job: JudgedJob) -> tuple[Experiment, Experiment | None]:
     """The job, and the job with a batch split by DBS; None instead if such a split makes no sense."""
-    job = found.job
+    job = judged_job.job
     steps = max(LEAST_STEPS, min(job.num_steps, MOST_GRADIENTS // job.num_ranks))
     together = job.collectives is not None
     sums = job.samples.sum(axis=0)
@@ -104,14 +104,14 @@ def _experiments(found: JudgedJob) -> tuple[Experiment, Experiment | None]:
     ]
     if not together:
         return experiment_of([*words, f"method={_method(job.method)}"], None), None
-    parts = np.maximum(1, np.median(job.samples, axis=1)).astype(int).tolist()
-    own = {"even": ["allocation=even"], "fixed": ["allocation=fixed", f"allocation.parts={parts}"]}
-    of_job = own.get(job.allocation) or ([f"allocation={job.allocation}"] if job.allocation in MEASURING else own["fixed"])
-    made = experiment_of([*words, "method=ssgd", "weighting=per_sample", *of_job], None)
-    slow = any("chronic" in each.kinds for each in found.stragglers)
+    shares = np.maximum(1, np.median(job.samples, axis=1)).astype(int).tolist()
+    allocations = {"even": ["allocation=even"], "fixed": ["allocation=fixed", f"allocation.parts={shares}"]}
+    of_job = allocations.get(job.allocation) or ([f"allocation={job.allocation}"] if job.allocation in MEASURING else allocations["fixed"])
+    experiment = experiment_of([*words, "method=ssgd", "weighting=per_sample", *of_job], None)
+    slow = any("chronic" in straggler.kinds for straggler in judged_job.stragglers)
     if job.allocation in MEASURING or not slow or job.method not in ("ssgd", "ddp"):
-        return made, None
-    return made, experiment_of([*words, "method=ssgd", "weighting=per_sample", "allocation=dbs"], None)
+        return experiment, None
+    return experiment, experiment_of([*words, "method=ssgd", "weighting=per_sample", "allocation=dbs"], None)
 
 
 def _method(name: str) -> str:
@@ -120,32 +120,32 @@ def _method(name: str) -> str:
     return name
 
 
-def _cluster(found: JudgedJob, folder: Path) -> dict[str, Any]:
+def _cluster(judged_job: JudgedJob, folder: Path) -> dict[str, Any]:
     """The cluster of the trace. Slowdowns are written to files in the folder."""
-    job = found.job
+    job = judged_job.job
     factors = np.ones_like(job.gradients)
-    for each in found.computing.stragglers:
-        for spell in each.spells:
-            factors[each.rank, spell.first : spell.last + 1] = spell.factor
+    for straggler in judged_job.computing.stragglers:
+        for spell in straggler.spells:
+            factors[straggler.rank, spell.first : spell.last + 1] = spell.factor
     rank, step = np.nonzero(np.isfinite(job.gradients) & (job.samples > 0))
     gradients = _intervals(rank, step, (job.gradients / factors)[rank, step], job.samples[rank, step])
     updates = _intervals(rank, step, (job.updates / factors)[rank, step], job.samples[rank, step])
-    ranks, steps = (each.ravel() for each in np.indices(job.gradients.shape))
+    ranks, steps = (indices.ravel() for indices in np.indices(job.gradients.shape))
     mean = float(job.collectives.mean()) if job.collectives is not None else 0.0
     kept = np.full(len(ranks), job.collectives is not None)
     reduced = _intervals(ranks[kept], steps[kept], np.full(kept.sum(), mean), np.full(kept.sum(), max(8, job.nbytes)))
     config = cluster_of("replayed", job.num_ranks, gradients, updates, reduced).config
     if job.links is not None:
-        for node, its in zip(config["nodes"], job.links, strict=True):
-            node |= _links(2 * job.nbytes / max(1e-9, float(np.nanmean(its)) if np.isfinite(its).any() else 1e-9))
+        for node, link_seconds in zip(config["nodes"], job.links, strict=True):
+            node |= _links(2 * job.nbytes / max(1e-9, float(np.nanmean(link_seconds)) if np.isfinite(link_seconds).any() else 1e-9))
         config["network"]["sharing"] = "none"
         config["server"] = {"seconds_per_update": job.server_seconds}
-    for each in found.computing.stragglers:
-        if each.spells and each.rank is not None:
-            path = folder / f"{each.rank}.csv"
-            begins = _begins(job, each.rank)
-            path.write_text("seconds,factor\n" + "".join(f"{moment!r},{factor!r}\n" for moment, factor in _changes(each, begins)))
-            config["nodes"][each.rank] |= {"slowdown": str(path), "slowdown_period_seconds": float(begins[-1])}
+    for straggler in judged_job.computing.stragglers:
+        if straggler.spells and straggler.rank is not None:
+            path = folder / f"{straggler.rank}.csv"
+            begins = _begins(job, straggler.rank)
+            path.write_text("seconds,factor\n" + "".join(f"{moment!r},{factor!r}\n" for moment, factor in _changes(straggler, begins)))
+            config["nodes"][straggler.rank] |= {"slowdown": str(path), "slowdown_period_seconds": float(begins[-1])}
     return config
 
 
@@ -167,57 +167,58 @@ def _begins(job: Job, rank: int) -> Floats:
     return begins
 
 
-def _changes(each: Straggler, begins: Floats) -> Iterator[tuple[float, float]]:
+def _changes(straggler: Straggler, begins: Floats) -> Iterator[tuple[float, float]]:
     """The rows of a slowdown file: a time, and the factor on all times from then on."""
     yield 0.0, 1.0
-    for spell in each.spells:
+    for spell in straggler.spells:
         if begins[spell.last + 1] > begins[spell.first]:
             yield float(begins[spell.first]), spell.factor
             yield float(begins[spell.last + 1]) - 1e-9, 1.0
 
 
-def _healed(found: JudgedJob, config: Mapping[str, Any], stragglers: Sequence[Straggler]) -> Mapping[str, Any]:
+def _healed_cluster(judged_job: JudgedJob, config: Mapping[str, Any], stragglers: Sequence[Straggler]) -> Mapping[str, Any]:
     """The cluster with these stragglers at the median: without spells, and with the median rank's times."""
     healed = deepcopy(dict(config))
     nodes = healed["nodes"]
-    for each in stragglers:
-        judged = found.links if each.part == "links" else found.computing
-        if each.rank is None or judged is None:
+    for straggler in stragglers:
+        judged = judged_job.links if straggler.part == "links" else judged_job.computing
+        if straggler.rank is None or judged is None:
             continue
         middle = nodes[int(np.argmin(np.abs(np.log(judged.slowdown))))]
-        links = {key: value for key, value in (middle if each.part == "links" else nodes[each.rank]).items() if "link_" in key}
-        if each.part == "links":
-            nodes[each.rank] |= links
+        links = {key: value for key, value in (middle if straggler.part == "links" else nodes[straggler.rank]).items() if "link_" in key}
+        if straggler.part == "links":
+            nodes[straggler.rank] |= links
             continue
         for key in ("slowdown", "slowdown_period_seconds"):
-            nodes[each.rank].pop(key, None)
-        if "chronic" in each.kinds:
-            nodes[each.rank] = {key: value for key, value in middle.items() if "slowdown" not in key} | links
-    return _relieved(found, healed, [each.rank for each in stragglers if each.part == "computing" and "chronic" in each.kinds])
+            nodes[straggler.rank].pop(key, None)
+        if "chronic" in straggler.kinds:
+            nodes[straggler.rank] = {key: value for key, value in middle.items() if "slowdown" not in key} | links
+    chronic = [straggler.rank for straggler in stragglers if straggler.part == "computing" and "chronic" in straggler.kinds]
+    return _relieved_cluster(judged_job, healed, chronic)
 
 
-def _relieved(found: JudgedJob, config: Mapping[str, Any], ranks: Sequence[int | None]) -> Mapping[str, Any]:
+def _relieved_cluster(judged_job: JudgedJob, config: Mapping[str, Any], ranks: Sequence[int | None]) -> Mapping[str, Any]:
     """The cluster whose all-reduce no longer waits for the quotas of these ranks.
 
     All ranks add up equal parts. So under CPU quotas, an all-reduce is slower by the same factor as the slowest rank's gradient.
     """
-    slowdown = found.computing.slowdown
-    if not found.job.capped_collectives or found.job.collectives is None:
+    slowdown = judged_job.computing.slowdown
+    if not judged_job.job.capped_collectives or judged_job.job.collectives is None:
         return config
-    others = [float(its) for rank, its in enumerate(slowdown) if rank not in ranks]
+    others = [float(rank_slowdown) for rank, rank_slowdown in enumerate(slowdown) if rank not in ranks]
     factor = max([1.0, *others]) / max(1.0, float(slowdown.max()))
     network = config["network"]
     table = [[nbytes, factor * seconds] for nbytes, seconds in network["all_reduce_table"]]
     return {**config, "network": {**network, "all_reduce_table": table}}
 
 
-def replay_or_none(found: JudgedJob) -> tuple[Replay | None, str]:
+def replay_or_none(judged_job: JudgedJob) -> tuple[Replay | None, str]:
     """The replay of a job with stragglers; None and the reason without a replay."""
-    if not found.stragglers:
+    if not judged_job.stragglers:
         return None, ""
     with suppress(RunFailed):
         try:
-            return replayed(found), ""
+            return replay_job(judged_job), ""
         except ValueError as error:
             return None, f"not replayed: {error}"
     return None, "not replayed: the simulation failed"

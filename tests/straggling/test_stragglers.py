@@ -17,8 +17,8 @@ from hetsim.sim import Simulator
 from hetsim.straggling.answer import verdict
 from hetsim.straggling.from_run import read_run
 from hetsim.straggling.job import Job
-from hetsim.straggling.judging import COLLECTIVES, COMPUTING, LINKS, found, judged
-from hetsim.straggling.replay import replayed
+from hetsim.straggling.judging import COLLECTIVES, COMPUTING, LINKS, judge, judge_job
+from hetsim.straggling.replay import replay_job
 
 Draw = np.random.Generator
 NOISES: dict[str, Callable[[Draw, tuple[int, int], float], Any]] = {
@@ -51,7 +51,7 @@ def test_fewer_than_one_in_a_hundred_clean_traces_has_an_alarm(number: int) -> N
     """With noise of five kinds, of 1 to 30 %, on 2 to 64 ranks and 20 to 400 steps."""
     rng = np.random.default_rng(number)
 
-    assert sum(bool(judged(clean(rng), COMPUTING).stragglers) for _ in range(number)) < number / 100
+    assert sum(bool(judge(clean(rng), COMPUTING).stragglers) for _ in range(number)) < number / 100
 
 
 def job(seconds: Any, part: str) -> Job:
@@ -83,7 +83,7 @@ def slowed(kind: str, rng: Draw, rank: int, ranks: int) -> Any:
 @pytest.mark.parametrize(("rank", "ranks"), [(1, 2), (0, 3), (2, 4), (11, 16)])
 def test_a_slow_rank_is_found_and_named(part: str, kind: str, rank: int, ranks: int) -> None:
     """Its part, its kind, its rank, and no other."""
-    (its,) = found(job(slowed(kind, np.random.default_rng(rank), rank, ranks), part)).stragglers
+    (its,) = judge_job(job(slowed(kind, np.random.default_rng(rank), rank, ranks), part)).stragglers
 
     assert (its.rank, its.part, its.kinds) == (rank, part, (kind,))
     if kind == "chronic":
@@ -100,7 +100,7 @@ def test_a_rank_that_stalls_often_is_slow_on_average() -> None:
     rng = np.random.default_rng(0)
     seconds = 0.1 * np.exp(0.05 * rng.standard_normal((4, 400)))
     seconds[2] += np.where(rng.random(400) < 0.1, 0.5, 0.0)
-    (its,) = found(job(seconds, COMPUTING)).stragglers
+    (its,) = judge_job(job(seconds, COMPUTING)).stragglers
 
     assert (its.rank, its.kinds) == (2, ("chronic",))
     assert its.slowdown == pytest.approx(1.5, rel=0.1)
@@ -109,7 +109,7 @@ def test_a_rank_that_stalls_often_is_slow_on_average() -> None:
 @pytest.mark.parametrize("kind", ["periodic", "spells"])
 def test_slow_collectives_are_nobodys(kind: str) -> None:
     """All ranks end together."""
-    (its,) = found(job(slowed(kind, np.random.default_rng(1), 0, 4), COLLECTIVES)).stragglers
+    (its,) = judge_job(job(slowed(kind, np.random.default_rng(1), 0, 4), COLLECTIVES)).stragglers
 
     assert (its.rank, its.part, its.kinds) == (None, COLLECTIVES, (kind,))
 
@@ -121,7 +121,7 @@ def test_two_slow_ranks_are_both_found() -> None:
     seconds[3] *= 1.5
     seconds[3, 40:60] *= 2
 
-    one, other = found(job(seconds, COMPUTING)).stragglers
+    one, other = judge_job(job(seconds, COMPUTING)).stragglers
 
     assert {one.rank: one.kinds, other.rank: other.kinds} == {1: ("chronic",), 3: ("chronic", "spells")}
 
@@ -132,9 +132,9 @@ def test_what_a_straggler_costs_is_what_the_job_would_save() -> None:
     seconds[2] = 0.2
     exact = job(seconds, COMPUTING)
 
-    assert [its.cost for its in found(exact).stragglers] == pytest.approx([0.5])
+    assert [its.cost for its in judge_job(exact).stragglers] == pytest.approx([0.5])
     seconds[3] = 0.2
-    both = found(job(seconds, COMPUTING))
+    both = judge_job(job(seconds, COMPUTING))
     assert [its.cost for its in both.stragglers] == pytest.approx([0, 0])
     assert both.cost == pytest.approx(0.5)
     assert verdict(both, None).endswith("which costs 0.0 % of the job's time. Together they cost 50 %.")
@@ -145,7 +145,7 @@ def test_all_ranks_slow_at_once_are_no_stragglers() -> None:
     seconds = np.full((4, 100), 0.1)
     seconds[:, 30:50] *= 4
 
-    assert found(job(seconds, COMPUTING)).stragglers == ()
+    assert judge_job(job(seconds, COMPUTING)).stragglers == ()
 
 
 NETWORK = {"latency_seconds": 1e-4, "bytes_per_second": 1e9, "sharing": "none"}
@@ -184,7 +184,7 @@ def test_under_quotas_the_all_reduce_takes_as_many_times_as_long_as_the_gradient
     gradients = np.repeat([[0.1], [0.1], [0.1], [0.2]], 50, axis=1)
     rest = {"collectives": np.full(50, 0.08), "samples": np.full(gradients.shape, 8.0), "updates": np.zeros(gradients.shape)}
     its = Job(source="a job", gradients=gradients, seconds=50 * 0.28, nbytes=8, method="ssgd", capped_collectives=capped, **rest)
-    saved = replayed(found(its)).saved
+    saved = replay_job(judge_job(its)).saved
 
     assert saved["rank 3 at the median"] == pytest.approx(1 - (0.1 + all_reduce) / 0.28, abs=0.002)
 
@@ -241,7 +241,7 @@ def test_a_rank_that_costs_hardly_anything_is_in_the_table_only() -> None:
     seconds = np.full((4, 1000), 0.1)
     seconds[1, 50:53] *= 2
 
-    its = found(job(seconds, COMPUTING))
+    its = judge_job(job(seconds, COMPUTING))
 
     assert [each.kinds for each in its.stragglers] == [("spells",)]
     assert verdict(its, None) == "No rank costs the job 1.0 % of its time; the table has 1 with slow steps."
