@@ -35,7 +35,7 @@ from training import machine, unevaluated
 from hetsim.config.build import build_experiment
 from hetsim.distributed.communication.gloo import GlooTransport
 from hetsim.distributed.pacing.padding import Pace, clock, realtime_priority
-from hetsim.distributed.rank.run import FixedMembership, RankRun, prepared_by
+from hetsim.distributed.rank.run import FixedMembership, RankRun, prepare_rank
 from hetsim.effects import Batch
 from hetsim.runtime.experiment import Experiment
 from hetsim.runtime.recording.trace import Trace, TracePart
@@ -127,7 +127,7 @@ class Servers:
         with Trace(None, made.trace) if leads else TracePart(made.trace) as trace:
             pace = Pace("none")
             run = RankRun(
-                prepared_by(self.transport, pace, made, self.task, self.optimizers), trace,
+                prepare_rank(self.transport, pace, made, self.task, self.optimizers), trace,
                 membership=FixedMembership(self.transport, leader=made.leader), pace=pace,
                 keep=lambda _: self.marks.append(clock()),
             )  # fmt: skip

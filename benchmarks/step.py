@@ -38,7 +38,7 @@ from hetsim.distributed.communication.gloo import GlooTransport
 from hetsim.distributed.communication.reduction import Reduction
 from hetsim.distributed.launch import local as launch
 from hetsim.distributed.pacing.padding import Pace, clock
-from hetsim.distributed.rank.run import FixedMembership, RankRun, prepared_by
+from hetsim.distributed.rank.run import FixedMembership, RankRun, prepare_rank
 from hetsim.effects import Batch
 from hetsim.runtime.experiment import Experiment
 from hetsim.runtime.recording.recorder import UPDATE, Recorder
@@ -152,7 +152,7 @@ class Contenders:
         with trace:
             pace = Pace("none")
             run = RankRun(
-                prepared_by(self.transport, pace, made, self.task, self.optimizers), trace,
+                prepare_rank(self.transport, pace, made, self.task, self.optimizers), trace,
                 membership=FixedMembership(
                     self.transport, leader=made.leader, reduction=Reduction.by_gloo(self.transport, self.task.device, reduction)
                 ),

@@ -18,7 +18,7 @@ from hetsim.coordination.state import State
 from hetsim.distributed.communication.gloo import GlooTransport
 from hetsim.distributed.launch import local as launch
 from hetsim.distributed.pacing.padding import Pace
-from hetsim.distributed.rank.run import FixedMembership, RankRun, prepared_by
+from hetsim.distributed.rank.run import FixedMembership, RankRun, prepare_rank
 from hetsim.effects import Batch, Contribution
 from hetsim.runtime.experiment import Experiment
 from hetsim.runtime.rank import Checkpoint, RankState
@@ -122,7 +122,7 @@ def _part(experiment: Experiment, rank: int, pad: bool, checkpoint: Checkpoint |
     owned: list[RankState] = []
     with GlooTransport.connect(rank, experiment.num_ranks, store) as transport:
         run = RankRun(
-            prepared_by(transport, pace, experiment, task, optimizers, checkpoint=checkpoint), trace,
+            prepare_rank(transport, pace, experiment, task, optimizers, checkpoint=checkpoint), trace,
             membership=FixedMembership(transport, leader=experiment.leader), pace=pace, keep=owned.append,
             recorders=[committed := Committed()],
         )  # fmt: skip

@@ -15,7 +15,7 @@ from hetsim.distributed.communication.clock_alignment import Clocks
 from hetsim.distributed.communication.reduction import Reduction
 from hetsim.distributed.communication.transport import Transport
 from hetsim.distributed.pacing.padding import Pace, clock
-from hetsim.distributed.rank.run import FixedMembership, RankRun, prepared_by
+from hetsim.distributed.rank.run import FixedMembership, RankRun, prepare_rank
 from hetsim.effects import PeerLost
 from hetsim.errors import RunFailed
 from hetsim.runtime.experiment import Experiment, Optimizers
@@ -121,7 +121,7 @@ def run_in_threads(
                 if isinstance(there, Elsewhere):
                     _refuse_from(there, transport)
                 run = RankRun(
-                    prepared_by(transport, pace, experiment, task, optimizers),
+                    prepare_rank(transport, pace, experiment, task, optimizers),
                     trace,
                     membership=FixedMembership(
                         transport,

@@ -69,9 +69,9 @@ class Processes(Backend):
     @property
     def settings(self) -> Settings:
         """The settings for the processes."""
-        here = launched()
-        one_host = here is None or here.one_host
-        interface = self.interface or (LOOPBACK if here is None or one_host else interface_to(here.address, here.port))
+        process = launched()
+        one_host = process is None or process.one_host
+        interface = self.interface or (LOOPBACK if process is None or one_host else interface_to(process.address, process.port))
         return Settings(
             interface=interface, emulate=self.emulates, reduction=self.reduction, micro_batch=self.micro_batch, one_host=one_host,
             heartbeat_seconds=self.heartbeat_seconds, lost_after_seconds=self.lost_after_seconds,
@@ -83,8 +83,8 @@ class Processes(Backend):
         return self.emulate or ("none" if is_launched() else "pad")
 
     def num_copies(self, experiment: Experiment) -> int:
-        here = launched()
-        return experiment.num_ranks if here is None else here.local_size or 1
+        process = launched()
+        return experiment.num_ranks if process is None else process.local_size or 1
 
     def check(self, experiment: Experiment) -> None:
         super().check(experiment)
@@ -108,32 +108,32 @@ class Processes(Backend):
                 f"cluster={experiment.cluster.name} has hosts, CPU work of messages or quotas by periods, which padding cannot emulate: "
                 "take backend.emulate=none or quota, or backend=sim"
             )
-        here = launched()
-        if here is None:
+        process = launched()
+        if process is None:
             return
         if self.port is not None:
-            raise ValueError(f"backend.port={self.port}: {here.by} chose the port already: leave backend.port out, or set it there")
-        if self.emulates == "pad" and here.local_size is not None and not here.one_host:
+            raise ValueError(f"backend.port={self.port}: {process.by} chose the port already: leave backend.port out, or set it there")
+        if self.emulates == "pad" and process.local_size is not None and not process.one_host:
             raise ValueError(NEEDS_ONE_CLOCK)
-        if here.size != experiment.num_ranks:
+        if process.size != experiment.num_ranks:
             server = " and a server" if experiment.coordination.needs_server else ""
             server = server if experiment.regions is None else f", a server and {experiment.regions.num_regions} local servers"
             raise ValueError(
-                f"{here.by} started {here.size} processes, but method={experiment.method} on cluster={experiment.cluster.name} takes "
-                f"{experiment.num_ranks}: {experiment.num_workers} workers{server}; {here.how_to_start(experiment.num_ranks)}"
+                f"{process.by} started {process.size} processes, but method={experiment.method} on cluster={experiment.cluster.name} takes "
+                f"{experiment.num_ranks}: {experiment.num_workers} workers{server}; {process.how_to_start(experiment.num_ranks)}"
             )
 
     def leads(self, experiment: Experiment) -> bool:
-        here = launched()
-        return here is None or (here.rank == experiment.leader and here.again is None)
+        process = launched()
+        return process is None or (process.rank == experiment.leader and process.again is None)
 
     def run(self, experiment: Experiment, folder: Path, config: str) -> dict[str, Any] | None:
         experiment = replace(experiment, watch=None)  # it is a matter of this process alone, and of virtual time
-        here = launched()
-        if here is not None:
+        process = launched()
+        if process is not None:
             from hetsim.distributed.launch.process import join
 
-            return join(experiment, folder, config, self.settings, here)
+            return join(experiment, folder, config, self.settings, process)
         return launch(experiment, folder, config, self.settings, port=self.port)
 
 
@@ -142,10 +142,10 @@ def check_devices(experiment: Experiment) -> None:
     for rank in local_ranks(experiment.num_ranks):
         if rank < experiment.num_ranks:
             is_server = rank >= experiment.num_workers
-            own = experiment.cluster.end(rank).device
+            device = experiment.cluster.end(rank).device
             try:
-                check_present("cluster.server.device" if own is not None and is_server else "device", experiment.device_of(rank))
+                check_present("cluster.server.device" if device is not None and is_server else "device", experiment.device_of(rank))
             except ValueError as error:
-                if own is None or is_server:
+                if device is None or is_server:
                     raise
                 raise ValueError(f"node {rank}, in its row of cluster.nodes: {error}") from None

@@ -106,7 +106,7 @@ def launched(variables: Mapping[str, str] = os.environ) -> Launched | None:
         return None
     by, rank, size = _names(variables)
     local_rank, local_size = ("SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE") if by == "SLURM" else ("LOCAL_RANK", "LOCAL_WORLD_SIZE")
-    found = Launched(
+    process = Launched(
         by=by,
         rank=_whole(variables, rank),
         size=_whole(variables, size, at_least=1),
@@ -117,23 +117,23 @@ def launched(variables: Mapping[str, str] = os.environ) -> Launched | None:
         goes_on=WATCH in variables and variables.get(GOES_ON) == "1",
         again=StartedAgain(*json.loads(variables[AGAIN])) if WATCH in variables and AGAIN in variables else None,
     )
-    if found.rank >= found.size:
-        raise ValueError(f"{rank}={found.rank} does not fit {size}={found.size}: ranks count from 0 to {found.size - 1}")
-    _check_on_host(found, rank, local_rank, f"{local_size}={variables.get(local_size)}")
-    if found.port > 65535:
-        raise ValueError(f"MASTER_PORT must be at most 65535, not {found.port}")
-    return found
+    if process.rank >= process.size:
+        raise ValueError(f"{rank}={process.rank} does not fit {size}={process.size}: ranks count from 0 to {process.size - 1}")
+    _check_on_host(process, rank, local_rank, f"{local_size}={variables.get(local_size)}")
+    if process.port > 65535:
+        raise ValueError(f"MASTER_PORT must be at most 65535, not {process.port}")
+    return process
 
 
 def local_ranks(num_ranks: int) -> Sequence[int]:
     """The ranks of the run whose processes are on this host."""
-    here = launched()
-    if here is None:
+    process = launched()
+    if process is None:
         return range(num_ranks)
-    if here.local_rank is None or here.local_size is None:
-        return [here.rank]
-    first = here.rank - here.local_rank
-    return range(first, first + here.local_size)
+    if process.local_rank is None or process.local_size is None:
+        return [process.rank]
+    first = process.rank - process.local_rank
+    return range(first, first + process.local_size)
 
 
 def is_launched(variables: Mapping[str, str] = os.environ) -> bool:
@@ -146,7 +146,7 @@ def first_rank(variables: Mapping[str, str] = os.environ) -> bool:
     return not is_launched(variables) or variables.get(_names(variables)[1]) == "0"
 
 
-def check_alone(what: str = "the same run", remedy: str = "add backend=dist, or start one process") -> None:
+def check_alone(subject: str = "the same run", remedy: str = "add backend=dist, or start one process") -> None:
     """Raise ValueError in a rank of hetsim, and in a process of a launcher with several processes: each would simulate."""
     variables = os.environ
     if not is_launched(variables):
@@ -154,7 +154,7 @@ def check_alone(what: str = "the same run", remedy: str = "add backend=dist, or 
     by, rank, size = _names(variables)
     _whole(variables, rank)
     if (count := _whole(variables, size, at_least=1)) > 1:
-        raise ValueError(f"{by} started {count} processes, and each would simulate {what}: {remedy}")
+        raise ValueError(f"{by} started {count} processes, and each would simulate {subject}: {remedy}")
     if by == BY_HETSIM:
         raise ValueError(f"{BY_HETSIM} starts the processes of real runs, and this one is simulated: add backend=dist, or type hetsim")
 
@@ -163,7 +163,7 @@ def _names(variables: Mapping[str, str]) -> tuple[str, str, str]:
     """The launcher's name, and the names of its variables for the rank and the number of processes."""
     if _is_task(variables) and not ("RANK" in variables and "WORLD_SIZE" in variables):
         return "SLURM", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"
-    return _by(variables), "RANK", "WORLD_SIZE"
+    return _launcher_name(variables), "RANK", "WORLD_SIZE"
 
 
 def _is_task(variables: Mapping[str, str]) -> bool:
@@ -172,21 +172,21 @@ def _is_task(variables: Mapping[str, str]) -> bool:
     return "SLURM_PROCID" in variables and tasks.isdecimal() and int(tasks) > 1
 
 
-def _check_on_host(found: Launched, rank: str, local_rank: str, local_size: str) -> None:
+def _check_on_host(process: Launched, rank: str, local_rank: str, local_size: str) -> None:
     """Raise ValueError if the process's index or the number of processes on its host contradicts the other numbers."""
-    number, count = found.local_rank, found.local_size
-    if count is not None and count > found.size:
-        raise ValueError(f"{local_size} does not fit the {found.size} processes of the run: a host has at most all of them")
-    if number is not None and number > found.rank:
-        raise ValueError(f"{local_rank}={number} does not fit {rank}={found.rank}: of the ranks on a host this is the number from 0")
-    if number is not None and count is not None and not found.rank - found.size + count <= number < count:
+    number, count = process.local_rank, process.local_size
+    if count is not None and count > process.size:
+        raise ValueError(f"{local_size} does not fit the {process.size} processes of the run: a host has at most all of them")
+    if number is not None and number > process.rank:
+        raise ValueError(f"{local_rank}={number} does not fit {rank}={process.rank}: of the ranks on a host this is the number from 0")
+    if number is not None and count is not None and not process.rank - process.size + count <= number < count:
         raise ValueError(
-            f"{local_rank}={number} does not fit {local_size} and {rank}={found.rank} of {found.size} processes: "
+            f"{local_rank}={number} does not fit {local_size} and {rank}={process.rank} of {process.size} processes: "
             f"it counts the ranks of a host from 0 to {count - 1}, in their order"
         )
 
 
-def _by(variables: Mapping[str, str]) -> str:
+def _launcher_name(variables: Mapping[str, str]) -> str:
     if WATCH in variables:
         return BY_HETSIM
     return "torchrun" if "TORCHELASTIC_RUN_ID" in variables else "the launcher"
@@ -213,8 +213,8 @@ def _slurms_first_host(variables: Mapping[str, str], by: str) -> str:
     first = re.match(r"(?:[^,\[]|\[[^\]]*\])*", nodes)
     host = re.sub(r"\[([^\],-]+)[^\]]*\]", r"\1", first[0] if first else "")
     if not host:
-        who = "SLURM_PROCID is set without SLURM_STEP_NODELIST" if by == "SLURM" else "RANK and WORLD_SIZE are set without MASTER_ADDR"
-        raise ValueError(f"{who}: set MASTER_ADDR to the address of the host of rank 0")
+        problem = "SLURM_PROCID is set without SLURM_STEP_NODELIST" if by == "SLURM" else "RANK and WORLD_SIZE are set without MASTER_ADDR"
+        raise ValueError(f"{problem}: set MASTER_ADDR to the address of the host of rank 0")
     return host
 
 
@@ -231,12 +231,12 @@ def _slurms_local_size(variables: Mapping[str, str]) -> int | None:
         return None
     counts: list[int] = []
     for part in variables[name].split(","):
-        found = re.fullmatch(r"([1-9]\d*)(?:\(x([1-9]\d*)\))?", part, flags=re.ASCII)
-        if found is None:
+        match = re.fullmatch(r"([1-9]\d*)(?:\(x([1-9]\d*)\))?", part, flags=re.ASCII)
+        if match is None:
             raise ValueError(
                 f"{name} must be the numbers of tasks of the hosts, as in 2(x3),1, not {variables[name]!r}: correct or unset it"
             )
-        counts += [int(found[1])] * int(found[2] or 1)
+        counts += [int(match[1])] * int(match[2] or 1)
     if (node := _whole(variables, number)) >= len(counts):
         raise ValueError(f"{number}={node} does not fit {name}={variables[name]}, of {len(counts)} hosts: correct or unset it")
     return counts[node]
@@ -251,15 +251,15 @@ def interface_to(address: str, port: int) -> str:
         family, kind, _, _, target = socket.getaddrinfo(address, port, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind) as probe:
             probe.connect(target)  # sends nothing: the system chooses a route, and with it an address of this host
-            own = str(probe.getsockname()[0])
+            own_address = str(probe.getsockname()[0])
     except OSError as error:
         raise ValueError(
             f"MASTER_ADDR={address} cannot be reached ({error.strerror}): set it to an address of the host of rank 0"
         ) from None
     for _, name in socket.if_nameindex():
-        if own in (_ipv4(name), *_ipv6(name)):
+        if own_address in (_ipv4(name), *_ipv6(name)):
             return name
-    raise ValueError(f"the network interface with this host's address {own} was not found: set backend.interface to its name")
+    raise ValueError(f"the network interface with this host's address {own_address} was not found: set backend.interface to its name")
 
 
 def _ipv4(interface: str) -> str | None:

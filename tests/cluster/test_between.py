@@ -11,7 +11,7 @@ from worlds import composed, experiment, node
 
 from hetsim.cluster.network.collectives import Collectives
 from hetsim.cluster.parse.cluster import parse_cluster
-from hetsim.distributed.rank.run import described_seconds
+from hetsim.distributed.rank.run import described_message_seconds
 
 NETWORK: dict[str, Any] = {"latency_seconds": 0.25, "bytes_per_second": 64.0, "sharing": "none"}
 WAYS = [{"racks": ["a", "b"], "bytes_per_second": 16.0, "latency_seconds": 1.0}, {"racks": ["c", "a"], "bytes_per_second": 128.0}]
@@ -68,7 +68,7 @@ def test_real_ranks_hold_a_message_as_long():
     """Of n bytes from each peer: what padding gives it is the path's time, in either direction."""
     made = experiment("method=asgd", "workload=phantom", cluster=between(*WAYS, rack="a"))
 
-    assert described_seconds(made, 7)(2, 32) == described_seconds(made, 2)(7, 32) == 3.0
+    assert described_message_seconds(made, 7)(2, 32) == described_message_seconds(made, 2)(7, 32) == 3.0
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def test_readings_are_put_on_the_clock_of_who_leads_next() -> None:
     clocks = Clocks([0.0, 1.0, 2.0], leader=0)
     clocks.start = clocks.end = [ClockReading(10.0, 0.0, 0.0), ClockReading(110.0, -100.0, 0.125), ClockReading(5.0, 5.0, 0.25)]
 
-    clocks.led_by(1)
+    clocks.change_leader(1)
 
     assert [reading.offset for reading in clocks.start] == [100.0, 0.0, 105.0]
     assert [reading.error for reading in clocks.start] == [0.125, 0.25, 0.375]
@@ -133,7 +133,7 @@ def test_where_all_share_a_clock_nothing_is_read() -> None:
 
     def part(transport: Any, clock: HostClock) -> Any:
         transport.send = transport.receive = transport.control.send = transport.control.receive = None
-        clocks = Clocks.found(transport, 7.0, leader=1)
+        clocks = Clocks.gather(transport, 7.0, leader=1)
         began = clocks.begin(transport, clock)
         clocks.finish_with(transport, clock, 0)
         return clocks.several, began, clocks.line(0), clocks.change(0)("rows")

@@ -25,9 +25,9 @@ from threads import Board
 from hetsim.distributed.launch.call import MAX_PROCESSES, agree
 from hetsim.distributed.launch.host_exchange import Hosts
 from hetsim.distributed.launch.host_keeper import HostKeeper
-from hetsim.distributed.launch.host_losses import StoreToKeeper, end_key, gone_key, told_key
-from hetsim.distributed.launch.store import ANNOUNCED, LOST, announce, announced, on_leaders_clock, run_store
-from hetsim.distributed.membership.keeper import BEGAN, OVER, VOID, Keeper, SurvivingRun, View, began_key, go_key, of_peer, view_key
+from hetsim.distributed.launch.host_losses import StoreToKeeper, end_key, gone_key, report_key
+from hetsim.distributed.launch.store import ANNOUNCED, LOST, announce, announced_run, leaders_time, run_store
+from hetsim.distributed.membership.keeper import BEGAN, OVER, VOID, Keeper, SurvivingRun, View, began_key, go_key, read_entry, view_key
 from hetsim.distributed.membership.keeper_client import SAVED, KeeperClient
 from hetsim.distributed.rank.regrouping import RegroupingMembership
 from hetsim.distributed.rank.standstill import StandstillWatch
@@ -42,7 +42,7 @@ def heard_by_keeper(store: Any) -> object:
     """What the first launcher's thread makes of the store; it is asked with a run that is announced."""
     keeper = HostKeeper([3], lambda: store)
     store.set(ANNOUNCED, json.dumps(asdict(RUN)))
-    keeper._run, keeper._keeper = announced(store), Keeper(store, lambda _: None, RUN)
+    keeper._run, keeper._keeper = announced_run(store), Keeper(store, lambda _: None, RUN)
     return keeper._look(store)
 
 
@@ -59,17 +59,17 @@ KEYS: dict[str, tuple[str, Callable[[Any], object]]] = {
     # what is read: its key, and what reads it
     "another launcher's call": ("node/1", lambda store: agree(store, call())),
     "another launcher's end": ("ended/1", heard_of_hosts),
-    "the run": (ANNOUNCED, announced),
+    "the run": (ANNOUNCED, announced_run),
     "a rank that was lost": (LOST, lambda store: announce(store, None, leads=False)),
-    "the beginning": (BEGAN, lambda store: on_leaders_clock(store, [], 0.0)),
+    "the beginning": (BEGAN, lambda store: leaders_time(store, [], 0.0)),
     "the beginning, to the keeper": (BEGAN, lambda store: Keeper(store, lambda _: None, RUN).look(0.0)),
-    "the beginning on a host": (began_key(0), lambda store: on_leaders_clock(store, [0], 0.0)),
-    "a report of a launcher": (told_key(0, 0), heard_by_keeper),
+    "the beginning on a host": (began_key(0), lambda store: leaders_time(store, [0], 0.0)),
+    "a report of a launcher": (report_key(0, 0), heard_by_keeper),
     "processes to end": (end_key(0), lambda store: [*StoreToKeeper(0, [0], lambda: store, StopRequest()).reports()]),
     "a launcher that is gone": (gone_key(0), lambda store: [*StoreToKeeper(0, [0], lambda: store, StopRequest()).reports()]),
     "the newest checkpoint": (SAVED, lambda store: KeeperClient.newest_saved(SimpleNamespace(_store=store))),
     "what a rank waits for": ("waiting/0", lambda store: StandstillWatch(store, 0, lambda: [0], lambda: None, None, leads=bool)._read()),
-    "a view": (view_key(1), lambda store: of_peer(store, view_key(1), View.of_entries)),
+    "a view": (view_key(1), lambda store: read_entry(store, view_key(1), View.of_entries)),
 }
 MALFORMED = ("nonsense", "{}", '"text"', "[[1]]", "[1]", "[null, null]", "NaN", "true", "1" * 5000, "[" * 100_000, "\x1b[2J")
 
@@ -99,7 +99,7 @@ OTHERS: dict[str, Any] = {
 @pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in OTHERS.items() for value in values])
 def test_another_call_is_checked_before_it_is_waited_for(name: str, value: Any) -> None:
     store = Counting()
-    store.set("node/1", json.dumps({**call(node=1).told(), name: value}))
+    store.set("node/1", json.dumps({**call(node=1).shared_values(), name: value}))
 
     with pytest.raises(RunFailed, match="which hetsim does not write"):
         agree(store, call())
@@ -123,11 +123,11 @@ ENTRIES: dict[str, list[Any]] = {
 def test_each_entry_of_an_announced_run_is_checked(name: str, value: Any) -> None:
     store = Board()
     store.set(ANNOUNCED, json.dumps(asdict(RUN)))
-    assert announced(store) == SurvivingRun(**{**asdict(RUN), "joins": [(1, 5.0)], "faults": [(1.0, 0, "kill", 2.0)]})
+    assert announced_run(store) == SurvivingRun(**{**asdict(RUN), "joins": [(1, 5.0)], "faults": [(1.0, 0, "kill", 2.0)]})
 
     store.set(ANNOUNCED, json.dumps({**asdict(RUN), name: value}))
     with pytest.raises(RunFailed, match="which hetsim does not write"):
-        announced(store)
+        announced_run(store)
 
 
 def test_a_launchers_threads_report_what_they_cannot_read() -> None:

@@ -16,7 +16,7 @@ from running import family, hetsim, started, wait_for
 
 from hetsim import run
 from hetsim.distributed.communication.gloo import GlooTransport
-from hetsim.distributed.communication.reduction import Reduction, connected
+from hetsim.distributed.communication.reduction import Reduction, open_reduction
 from hetsim.workloads.device import Device, device, num_cuda_devices
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not num_cuda_devices(), reason="this machine has no CUDA device")]
@@ -119,7 +119,7 @@ def test_nccl_has_the_sums_of_gloo(order: str, gpu: Device, alone: GlooTransport
     gpu.synchronise()
 
     with (
-        connected("nccl", alone, gpu, order, interface="lo", report=pytest.fail) as reduction,
+        open_reduction("nccl", alone, gpu, order, interface="lo", report=pytest.fail) as reduction,
         ThreadPoolExecutor(max_workers=1, initializer=gpu.own_queue) as second,
     ):
         for vector in vectors:

@@ -101,7 +101,7 @@ def test_hetsim_may_be_typed_before_its_words(before: tuple[str, ...]) -> None:
 def test_calls_that_do_not_fit_are_one_sentence(other: dict[str, Any], sentence: str) -> None:
     """The words, the number of hosts, and who is who."""
     store = Counting()
-    store.texts |= {"called/0": "1", "node/0": json.dumps(call().told())}
+    store.texts |= {"called/0": "1", "node/0": json.dumps(call().shared_values())}
 
     with pytest.raises(ValueError, match="^" + sentence.replace("(", r"\(")):
         agree(store, call(**{"node": 1, **other}))
@@ -113,7 +113,7 @@ def test_calls_that_do_not_fit_are_one_sentence(other: dict[str, Any], sentence:
 def test_other_versions_are_one_sentence_and_own_folders_of_data_none() -> None:
     """Each host has its data where it has them."""
     store = Counting()
-    store.set("node/0", json.dumps(call(words=("method=asgd", "data_root=/a")).told()))
+    store.set("node/0", json.dumps(call(words=("method=asgd", "data_root=/a")).shared_values()))
     assert agree(store, call(node=1, processes=3, words=("method=asgd", "data_root=/b"))) == [1, 3]
 
     store.texts.pop("called/1")

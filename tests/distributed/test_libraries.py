@@ -27,7 +27,7 @@ from hetsim.coordination.state import State
 from hetsim.distributed.communication import reduction
 from hetsim.distributed.communication.gloo import GlooTransport
 from hetsim.distributed.communication.mailbox import Mailbox
-from hetsim.distributed.communication.reduction import PeerWatch, connected, reducing_library
+from hetsim.distributed.communication.reduction import PeerWatch, open_reduction, reducing_library
 from hetsim.distributed.launch import local as launch
 from hetsim.distributed.pacing.padding import Pace, clock
 from hetsim.distributed.rank.results import shared_gpu_warnings
@@ -227,7 +227,7 @@ def test_without_gpus_no_group_of_nccls_is_made(alone: GlooTransport, monkeypatc
     """It would look for a driver."""
     monkeypatch.setattr(reduction, "dist", None)
 
-    with connected("gloo", alone, CPU(), "ordered", interface="lo", report=pytest.fail) as made:
+    with open_reduction("gloo", alone, CPU(), "ordered", interface="lo", report=pytest.fail) as made:
         assert made.library == "gloo"
         assert made.main(torch.ones(3)).tolist() == [1, 1, 1]
 
@@ -239,7 +239,7 @@ def test_a_group_that_nccl_cannot_make_is_one_sentence(alone: GlooTransport) -> 
 
     with (
         pytest.raises(PeerLost, match=r"^NCCL cannot add up the ranks' vectors \(.*\): set NCCL_DEBUG=WARN to see why$"),
-        connected("nccl", alone, CPU(), "ordered", interface="lo", report=pytest.fail),
+        open_reduction("nccl", alone, CPU(), "ordered", interface="lo", report=pytest.fail),
     ):
         pytest.fail("connected without a GPU")
 
@@ -273,7 +273,7 @@ def test_nccl_has_a_group_for_each_thread_which_is_left_after_the_run(alone: Glo
     monkeypatch.setattr(dist.ProcessGroup, "abort", pytest.fail)
     before = len(dist.distributed_c10d._world.pg_map)
 
-    with connected("nccl", alone, CPU(), "native", interface="lo", report=pytest.fail) as made:
+    with open_reduction("nccl", alone, CPU(), "native", interface="lo", report=pytest.fail) as made:
         assert made.library == "nccl"
         assert [add(torch.ones(3)).tolist() for add in (made.main, made.second)] == [[1, 1, 1]] * 2
         assert len(dist.distributed_c10d._world.pg_map) == before + 2
@@ -289,14 +289,14 @@ def test_a_run_that_fails_aborts_its_groups(alone: GlooTransport, monkeypatch: p
     monkeypatch.setattr(dist.ProcessGroup, "abort", lambda group: aborted.append(group))
 
     for error in (KeyError("its own"), PeerLost("rank 7 is gone")):
-        with pytest.raises(type(error)), connected("nccl", alone, CPU(), "native", interface="lo", report=reported.append):
+        with pytest.raises(type(error)), open_reduction("nccl", alone, CPU(), "native", interface="lo", report=reported.append):
             raise error
     assert len(aborted) == 4
     assert reported == []
     monkeypatch.setattr(dist.ProcessGroup, "abort", lambda _: time.sleep(60))
     monkeypatch.setattr(reduction, "ABORT_SECONDS", 0.05)
     for error in (KeyError("its own"), PeerLost("rank 7 is gone")):
-        with pytest.raises(type(error)), connected("nccl", alone, CPU(), "native", interface="lo", report=reported.append):
+        with pytest.raises(type(error)), open_reduction("nccl", alone, CPU(), "native", interface="lo", report=reported.append):
             raise error
 
     assert [(type(each), str(each)) for each in reported] == [(RunFailed, "rank 0: 'its own'"), (PeerLost, "rank 7 is gone")]
@@ -314,7 +314,7 @@ def hang(rank: int, listening: Any, port: int, sender: Any) -> None:
 
     with (
         GlooTransport.connect(rank, 3, store) as transport,
-        connected("nccl", transport, CPU(), "ordered", interface="lo", report=report) as made,
+        open_reduction("nccl", transport, CPU(), "ordered", interface="lo", report=report) as made,
     ):
         sender.send(made.main(torch.full((5,), 2.0**rank)).tolist())
         transport.control.barrier()

@@ -26,7 +26,7 @@ from hetsim.coordination.base import Coordination
 from hetsim.coordination.plan import Plan
 from hetsim.coordination.state import State
 from hetsim.distributed import Processes
-from hetsim.distributed.communication.channel import decoded, encoded
+from hetsim.distributed.communication.channel import decode_header, encode_header
 from hetsim.distributed.environment import wait_less_for_names
 from hetsim.effects import AllReduce, Batch, Commit, Gather, Gradient, Node, Now, Program, Start, Wait
 from hetsim.errors import RunFailed
@@ -350,16 +350,16 @@ def test_a_lost_answer_of_a_name_server_delays_no_start_by_five_seconds(monkeypa
 def test_headers_keep_numbers_and_ranges() -> None:
     """What a header says survives the wire to the last bit, and the payload's size goes before it."""
     numbers = torch.linspace(0, 1, 5, dtype=torch.float64)
-    header, expected = decoded(encoded({"version": 7, "seconds": 0.1 + 0.2, "batch": Batch(3, 4)}, numbers))
+    header, expected = decode_header(encode_header({"version": 7, "seconds": 0.1 + 0.2, "batch": Batch(3, 4)}, numbers))
 
     assert header == {"version": 7, "seconds": 0.1 + 0.2, "batch": Batch(3, 4)}
     assert expected is not None
     assert expected.nbytes == 40
     assert torch.equal(expected.of(numbers.view(torch.uint8)), numbers)
-    _, expected = decoded(encoded({}, Phantom(12, 2)))
+    _, expected = decode_header(encode_header({}, Phantom(12, 2)))
     assert expected is not None
     assert (expected.nbytes, expected.of(torch.empty(12))) == (12, Phantom(12, 2))
-    assert decoded(encoded({}, None)) == ({}, None)
+    assert decode_header(encode_header({}, None)) == ({}, None)
 
 
 def test_a_port_that_is_taken_is_one_sentence() -> None:

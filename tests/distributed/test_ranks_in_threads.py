@@ -249,7 +249,7 @@ def test_a_reduction_that_not_all_ranks_enter_ends_the_run(monkeypatch: pytest.M
 
 def at(what: str, *, collective: str | None = None, ended: bool = False, **counts: dict[str, int]) -> dict[str, Any]:
     """What a rank has written to the store."""
-    return {"num_asked": 1, "what": what, "collective": collective, "ended": ended, "sent": {}, "arrived": {}, **counts}
+    return {"num_asked": 1, "description": what, "collective": collective, "ended": ended, "sent": {}, "arrived": {}, **counts}
 
 
 WAITS = at("waits for a message from anyone")
@@ -280,7 +280,7 @@ WAITS = at("waits for a message from anyone")
 )
 def test_what_counts_as_a_standstill(ranks: list[Any], still: bool) -> None:
     """All wait or have ended, every message has arrived, and they are not all in the same collective."""
-    assert standstill.standing_still(dict(enumerate(ranks))) is still
+    assert standstill.is_standstill(dict(enumerate(ranks))) is still
 
 
 def test_a_collective_is_waited_for_longer() -> None:

@@ -20,7 +20,7 @@ from threads import Board
 
 from hetsim.distributed.launch.failure_report import ENDED, Failure
 from hetsim.distributed.launch.host_keeper import HostKeeper
-from hetsim.distributed.launch.host_losses import CommandRank, StoreToKeeper, end_key, told_key
+from hetsim.distributed.launch.host_losses import CommandRank, StoreToKeeper, end_key, report_key
 from hetsim.distributed.launch.participation import wait_for_all
 from hetsim.distributed.launch.store import LOST, announce, run_store
 from hetsim.distributed.launch.supervision import BEGIN_SECONDS, Supervision
@@ -146,7 +146,7 @@ def test_a_process_that_ends_just_as_its_run_begins_is_lost_as_any_other() -> No
     launcher.look(6.1)
 
     assert (before, launcher.complete, launcher.failures) == (False, True, [])
-    number, what, rank, incarnation, at, why = json.loads(kept.store.get(told_key(1, 0)))
+    number, what, rank, incarnation, at, why = json.loads(kept.store.get(report_key(1, 0)))
     assert (number, what, rank, incarnation, why) == (0, "lost", 2, 0, "ended by itself (exit status -9)")
     assert at == 6.0
 

@@ -199,10 +199,10 @@ def test_a_copy_holds_no_version_that_others_go_back_behind() -> None:
         for version in (1, 2, 3, 4):
             rank.commits(version, 1.0 * version)
         assert rank.recorded == [(1, 1.0), (2, 2.0)]
-        assert rank.its.known == (2.0, 4.0, -1.0)
+        assert rank.its.last_versions == (2.0, 4.0, -1.0)
 
         rank.its.go_on_from(2, -1.0)
-        assert rank.its.known == (2.0, 2.0, -1.0)
+        assert rank.its.last_versions == (2.0, 2.0, -1.0)
         for version in (3, 4, 5):
             rank.commits(version, 10.0 * version)
 

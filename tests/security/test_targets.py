@@ -52,7 +52,7 @@ OBJECTS = {
     "learning_rate_schedule: {_target_: torch.optim.lr_scheduler.LambdaLR, lr_lambda: SHELL}": "schedule.lr_lambda._target_ is not",
     "learning_rate_schedule: {_target_: torch.optim.lr_scheduler.ChainedScheduler, schedulers: [SHELL]}": "schedulers.0._target_=os.sys",
     "learning_rate_schedule: {_target_: torch.optim.lr_scheduler.StepLR, step_size: [SHELL]}": "schedule.step_size.0._target_ is not",
-    "coordination: {_target_: hetsim.distributed.launch.local._without_signals, start: x}": "local._without_signals is none of",
+    "coordination: {_target_: hetsim.distributed.launch.local._block_signals, start: x}": "local._block_signals is none of",
     "backend: {_target_: hetsim.distributed.launch.local.launch}": "backend._target_=hetsim.distributed.launch.local.launch is none",
     "backend: {_target_: hetsim.config.build.build_experiment}": "backend._target_=hetsim.config.build.build_experiment is none",
     "backend: {_target_: hetsim.sim.Simulator, _args_: [1]}": "backend._args_ is not a key of the schema",

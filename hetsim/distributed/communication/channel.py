@@ -71,7 +71,7 @@ class Arrival(Message):
     """The time at which it was due or, if later, arrived."""
 
 
-def encoded(header: dict[str, Any], payload: Any) -> torch.Tensor:
+def encode_header(header: dict[str, Any], payload: Any) -> torch.Tensor:
     """A header of fixed size as JSON: its numbers and ranges, and the type and size of the payload."""
     fields = {name: [value.start, value.samples, value.pool] if isinstance(value, Batch) else value for name, value in header.items()}
     if isinstance(payload, torch.Tensor):
@@ -83,7 +83,7 @@ def encoded(header: dict[str, Any], payload: Any) -> torch.Tensor:
     return torch.frombuffer(bytearray(text.ljust(HEADER_BYTES)), dtype=torch.uint8)
 
 
-def decoded(packed: torch.Tensor) -> tuple[dict[str, Any], Expected | None]:
+def decode_header(packed: torch.Tensor) -> tuple[dict[str, Any], Expected | None]:
     """The header, and the announced payload."""
     fields = json.loads(packed.numpy().tobytes())
     payload = fields.pop("payload", None)
@@ -125,7 +125,7 @@ class Outbox:
 
     def put(self, header: dict[str, Any], payload: Any) -> None:
         """Send this message after earlier ones. Raises PeerLost if the peer is known to be lost."""
-        packed = encoded(header, payload)
+        packed = encode_header(header, payload)
         fetched = self._to.device.begin_fetch(payload)
         with self._lock:  # of two messages, the first has the first header and the first payload
             if self._to.device.in_cpu_memory:
@@ -145,14 +145,14 @@ class Outbox:
         return True
 
     def _begin(self, packed: torch.Tensor, payload: Any) -> Callable[[], None]:
-        waits = [self._to.link.begin_send(packed, self._to.peer)]
+        sends = [self._to.link.begin_send(packed, self._to.peer)]
         if payload is not None:
             tag = self._to.tag if nbytes(payload) == self._to.usual else 0
-            waits.append(self._to.link.begin_send(self._tensor(payload), self._to.peer, tag))
+            sends.append(self._to.link.begin_send(self._tensor(payload), self._to.peer, tag))
 
         def wait() -> None:
-            for each in waits:
-                each()
+            for finish_send in sends:
+                finish_send()
 
         return wait
 
@@ -198,7 +198,7 @@ class Incoming:
     def receive(self) -> tuple[dict[str, Any], Any]:
         """Wait for the next message, and return its header and payload."""
         self._from.link.receive(self._packed, self._from.peer)
-        header, expected = decoded(self._packed)
+        header, expected = decode_header(self._packed)
         if expected is None:
             return header, None
         if self._ready is not None and expected.nbytes == self._from.usual:

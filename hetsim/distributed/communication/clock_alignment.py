@@ -64,7 +64,7 @@ class Clocks:
     """The clocks of all ranks of a run, by rank. `ids` are equal for ranks with the same clock."""
 
     def __init__(self, ids: Sequence[float], *, leader: int) -> None:
-        self._keepers = [ids.index(each) for each in ids]
+        self._keepers = [ids.index(identity) for identity in ids]
         """For each rank, the lowest rank with the same clock, which reads the clock."""
         self._leader = leader
         none = [ClockReading(0.0, 0.0, 0.0)] * len(ids)
@@ -79,9 +79,9 @@ class Clocks:
         return cls([0.0] * num_ranks, leader=leader)
 
     @classmethod
-    def found(cls, transport: Transport, own: float, *, leader: int) -> Clocks:
-        """The clocks of ranks that may be on several hosts. `own` is this rank's `clock_id()`."""
-        return cls([each for (each,) in transport.control.gather_numbers(own)], leader=leader)
+    def gather(cls, transport: Transport, own_id: float, *, leader: int) -> Clocks:
+        """The clocks of ranks that may be on several hosts. `own_id` is this rank's `clock_id()`."""
+        return cls([identity for (identity,) in transport.control.gather_numbers(own_id)], leader=leader)
 
     @property
     def several(self) -> bool:
@@ -102,30 +102,30 @@ class Clocks:
             return
         reading = torch.empty(3, dtype=torch.float64)
         if transport.rank == rank:
-            reading = torch.tensor(measured(transport, clock, self._leader), dtype=torch.float64)
+            reading = torch.tensor(compare_with_leader(transport, clock, self._leader), dtype=torch.float64)
             transport.send(reading, self._leader)
         else:
             answer(transport, clock, rank)
             transport.receive(reading, rank)
         self.end = [*self.end[:rank], ClockReading(*reading.tolist()), *self.end[rank + 1 :]]
 
-    def led_by(self, leader: int) -> None:
+    def change_leader(self, leader: int) -> None:
         """Record that another rank leads since the start, so that its clock is the reference."""
         if leader != self._leader:
             _, offset, error = self.start[leader]
             self._leader, self._began = leader, self._began - offset
-            self.start = self.end = [ClockReading(each.at, each.offset - offset, each.error + error) for each in self.start]
+            self.start = self.end = [ClockReading(reading.at, reading.offset - offset, reading.error + error) for reading in self.start]
 
     def _read(self, transport: Transport, clock: Clock) -> list[ClockReading]:
         """Read each rank's clock. One rank of each clock measures, one after another."""
         control, leader, rank = transport.control, self._leader, transport.rank
-        mine = ClockReading(clock(), 0.0, 0.0)
+        own_reading = ClockReading(clock(), 0.0, 0.0)
         for keeper in sorted(set(self._keepers) - {self._keepers[leader]}):
             if rank == leader:
                 answer(control, clock, keeper)
             elif rank == keeper:
-                mine = measured(control, clock, leader)
-        readings = [ClockReading(*numbers) for numbers in control.gather_numbers(*mine)]
+                own_reading = compare_with_leader(control, clock, leader)
+        readings = [ClockReading(*numbers) for numbers in control.gather_numbers(*own_reading)]
         return [readings[keeper] for keeper in self._keepers]
 
     def line(self, rank: int) -> ClockLine:
@@ -138,9 +138,9 @@ class Clocks:
 
     def change(self, rank: int) -> Callable[[Any], Any]:
         """A function that converts batches of rows from `rank`. It changes nothing if all ranks share a clock."""
-        return partial(self.aligned, rank=rank) if self.several else lambda batch: batch
+        return partial(self.align, rank=rank) if self.several else lambda batch: batch
 
-    def aligned(self, rows: Any, rank: int) -> Any:
+    def align(self, rows: Any, rank: int) -> Any:
         """An Arrow batch of `rank`'s trace, on the leader's clock. A message's start is by its sender's clock."""
         import pyarrow as pa
         from pyarrow import compute
@@ -162,16 +162,17 @@ class Clocks:
         }
 
 
-def measured(transport: Transport, clock: Clock, leader: int) -> ClockReading:
+def compare_with_leader(transport: Transport, clock: Clock, leader: int) -> ClockReading:
     """Compare this rank's clock with the leader's, while the leader calls `answer`."""
-    theirs, readings = torch.zeros(1, dtype=torch.float64), []
+    leaders_time, readings = torch.zeros(1, dtype=torch.float64), []
     with realtime_priority():
         for _ in range(ROUND_TRIPS):
-            asked = clock()
-            transport.send(theirs, leader)
-            transport.receive(theirs, leader)
-            told = clock()
-            readings.append(ClockReading((asked + told) / 2, theirs.item() - (asked + told) / 2, (told - asked) / 2))
+            sent_at = clock()
+            transport.send(leaders_time, leader)
+            transport.receive(leaders_time, leader)
+            received_at = clock()
+            middle = (sent_at + received_at) / 2
+            readings.append(ClockReading(middle, leaders_time.item() - middle, (received_at - sent_at) / 2))
     return min(readings, key=lambda reading: reading.error)
 
 

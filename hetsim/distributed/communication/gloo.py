@@ -84,12 +84,12 @@ class GlooTransport(Transport):
             dist.destroy_process_group()
 
     def begin_send(self, tensor: torch.Tensor, to: int, tag: int = 0) -> Callable[[], None]:
-        return self._begun(self._gloo.send, tensor, to, tag)
+        return self._begin(self._gloo.send, tensor, to, tag)
 
     def begin_receive(self, tensor: torch.Tensor, source: int, tag: int = 0) -> Callable[[], None]:
-        return self._begun(self._gloo.recv, tensor, source, tag)
+        return self._begin(self._gloo.recv, tensor, source, tag)
 
-    def _begun(self, begin: Callable[..., Any], tensor: torch.Tensor, peer: int, tag: int) -> Callable[[], None]:
+    def _begin(self, begin: Callable[..., Any], tensor: torch.Tensor, peer: int, tag: int) -> Callable[[], None]:
         with realtime_priority(), peer_errors(peer):
             work = begin([tensor], self.members.index(peer), tag)
 
@@ -112,13 +112,13 @@ class GlooTransport(Transport):
         """The result of an exchange with a peer, in a separate thread. If the peer is lost, raises PeerLost and abandons the thread."""
         answer: Future[T] = Future()
 
-        def answering() -> None:
+        def run_exchange() -> None:
             try:
                 answer.set_result(exchange())
             except BaseException as error:
                 answer.set_exception(error)
 
-        Thread(target=answering, daemon=True).start()
+        Thread(target=run_exchange, daemon=True).start()
         while True:
             given_up = self._standing.interrupted or peer in self._standing.lost
             wait_for([answer], LOOK_SECONDS)
@@ -149,8 +149,8 @@ class GlooTransport(Transport):
         """Never destroy gloo's group, because that would wait for operations in progress."""
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._gloo))
 
-    def all_to_all(self, parts: torch.Tensor, mine: torch.Tensor) -> None:
-        self._collective(self._gloo.alltoall_base, parts, mine, [], [])
+    def all_to_all(self, received: torch.Tensor, sent: torch.Tensor) -> None:
+        self._collective(self._gloo.alltoall_base, received, sent, [], [])
 
     def all_gather(self, everything: torch.Tensor, mine: torch.Tensor) -> None:
         self._collective(self._gloo._allgather_base, everything, mine)
@@ -192,16 +192,18 @@ class GlooGroup(GlooTransport):
         While a group that can be interrupted forms, this process makes no other connections.
         """
         members = sorted(members)
-        position, before = members.index(rank), set(_connections(_port(store)).values())
+        position, earlier_sockets = members.index(rank), set(_connections(_port(store)).values())
         with realtime_priority(), peer_errors():
-            made = [
+            lane_groups = [
                 dist.ProcessGroupGloo(dist.PrefixStore(f"{name}/{lane}", store), position, len(members), within)  # type: ignore[attr-defined]
                 for lane in lanes
             ]
-        for gloo in made:
+        for gloo in lane_groups:
             gloo._set_default_timeout(TIMEOUT)  # a slow step is no failure
-        new = [os.dup(descriptor) for descriptor, its in _connections(_port(store)).items() if its not in before] if interruptible else []
-        return cls(made, rank, members, [socket.socket(fileno=descriptor) for descriptor in new])
+        new: list[int] = []
+        if interruptible:
+            new = [os.dup(descriptor) for descriptor, number in _connections(_port(store)).items() if number not in earlier_sockets]
+        return cls(lane_groups, rank, members, [socket.socket(fileno=descriptor) for descriptor in new])
 
     def interrupt(self) -> None:
         """Let all operations that wait in this group raise PeerLost, here and at its other members."""
@@ -231,12 +233,12 @@ def _connections(but_port: int) -> dict[int, int]:
 
     Each descriptor comes with its socket's number, because a descriptor may be reused, and a socket's number is not.
     """
-    found = {}
+    connections = {}
     for name in os.listdir(DESCRIPTORS):
-        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(name))) as each:
-            if each.family in (socket.AF_INET, socket.AF_INET6) and each.getpeername()[1] != but_port:
-                found[int(name)] = os.fstat(each.fileno()).st_ino
-    return found
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(name))) as connection:
+            if connection.family in (socket.AF_INET, socket.AF_INET6) and connection.getpeername()[1] != but_port:
+                connections[int(name)] = os.fstat(connection.fileno()).st_ino
+    return connections
 
 
 @contextlib.contextmanager
@@ -245,5 +247,5 @@ def peer_errors(rank: int | None = None) -> Iterator[None]:
     try:
         yield
     except (RuntimeError, ValueError) as error:
-        who = "a rank" if rank is None else f"rank {rank}"
-        raise PeerLost(f"{who} is gone: its process ended or its connection broke") from error
+        sender = "a rank" if rank is None else f"rank {rank}"
+        raise PeerLost(f"{sender} is gone: its process ended or its connection broke") from error

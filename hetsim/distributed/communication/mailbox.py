@@ -21,7 +21,7 @@ from typing import Any, overload
 
 import torch
 
-from hetsim.distributed.communication.channel import Arrival, Incoming, Outbox, PeerConnection, encoded
+from hetsim.distributed.communication.channel import Arrival, Incoming, Outbox, PeerConnection, encode_header
 from hetsim.distributed.communication.transport import LOOK_SECONDS, Transport
 from hetsim.distributed.pacing.padding import Pace, realtime_priority, reduce_timer_slack
 from hetsim.distributed.pacing.shared_links import LinkEmulator
@@ -187,7 +187,7 @@ class Mailbox:
     def send(self, to: int, header: dict[str, Any], payload: Any, *, at: float) -> None:
         """Send a message without waiting, even for the device. It counts as sent at the time `at`."""
         with self._arrived:
-            if self._goes_on and (to in self._lost or any(its.lost and its.source == to for its in self._inbox)):
+            if self._goes_on and (to in self._lost or any(message.lost and message.source == to for message in self._inbox)):
                 return  # the program, which does not know of the loss yet, means the process that is lost, not the one that has joined
             self.num_sent[to] += 1
         header = {**header, "sent_at": at - self._began}
@@ -215,7 +215,7 @@ class Mailbox:
                 due = math.inf if first is None else first.due
                 now = self.pace.clock()
                 if first is not None and due <= min(now, until):
-                    return self._received(first)
+                    return self._take(first)
                 if until <= now:
                     return None
                 waking = min(due, until)
@@ -224,7 +224,7 @@ class Mailbox:
     def has_message(self, source: int | None) -> bool:
         """Whether a message for such a `receive` has arrived, due or not."""
         with self._arrived:
-            return any(source in (None, its.source) for its in self._inbox)
+            return any(source in (None, message.source) for message in self._inbox)
 
     def due_before(self, moment: float, *, wait: bool) -> float | None:
         """The time at which the first message is due, if it is before this time or now; None without such a message.
@@ -267,17 +267,17 @@ class Mailbox:
     def _first(self, source: int | None) -> Arrival | None:
         """The message that is currently due first, from any source or from `source`."""
         self._set_due()
-        return min((its for its in self._inbox if source in (None, its.source)), key=attrgetter("due"), default=None)
+        return min((message for message in self._inbox if source in (None, message.source)), key=attrgetter("due"), default=None)
 
     def _set_due(self) -> None:
         if self._links is not None:
             self._links.project()
         latest = dict(self._latest)
-        for its in self._inbox:  # no message overtakes another from the same peer
-            due = its.moment if its.transfer is None else its.transfer.ends + its.moment
-            its.due = latest[its.source] = max(due, latest.get(its.source, due))
+        for message in self._inbox:  # no message overtakes another from the same peer
+            due = message.moment if message.transfer is None else message.transfer.ends + message.moment
+            message.due = latest[message.source] = max(due, latest.get(message.source, due))
 
-    def _received(self, message: Arrival) -> Arrival:
+    def _take(self, message: Arrival) -> Arrival:
         """Remove a message that is due."""
         self._inbox.remove(message)
         if message.lost:
@@ -291,23 +291,23 @@ class Mailbox:
     def _check(self, source: int | None) -> None:
         """Raise an error if no message has arrived and none can arrive any more."""
         peers = self._outbox.keys() if source is None else {source}
-        gone = self._lost if source is None else self._lost & {source}
+        lost = self._lost if source is None else self._lost & {source}
         if self._goes_on:
-            peers = peers - gone
-        elif gone:
-            raise PeerLost(f"rank {min(gone)} is gone: its process ended or its connection broke")
+            peers = peers - lost
+        elif lost:
+            raise PeerLost(f"rank {min(lost)} is gone: its process ended or its connection broke")
         if peers and self._ended.issuperset(peers):
             if self._joins:
                 raise RunOver
-            whose = "all other programs have" if source is None else f"the program of rank {source} has"
-            raise RunFailed(f"rank {self._transport.rank} waits for a message, but {whose} ended: no message can come")
+            ended_programs = "all other programs have" if source is None else f"the program of rank {source} has"
+            raise RunFailed(f"rank {self._transport.rank} waits for a message, but {ended_programs} ended: no message can come")
 
     def _deliver(self, peer: int, outbox: Outbox, link: Transport) -> None:
         try:
             while outbox.send_next():
                 pass
             if not self._abandoned:
-                link.send(encoded({GOODBYE: 1}, None), peer)
+                link.send(encode_header({GOODBYE: 1}, None), peer)
         except PeerLost:
             self.lose(peer, link)
         except Exception as error:
@@ -386,7 +386,9 @@ class Mailbox:
         """Drop the messages of a lost peer with unfinished transfers."""
         now = self.pace.clock()
         self._set_due()
-        self._inbox = [its for its in self._inbox if its.source != peer or its.transfer is None or its.transfer.ends <= now]
+        self._inbox = [
+            message for message in self._inbox if message.source != peer or message.transfer is None or message.transfer.ends <= now
+        ]
 
     def _end(self, peer: int) -> None:
         with self._arrived:

@@ -93,63 +93,63 @@ class Reduction(NamedTuple):
     def by_gloo(cls, transport: Transport, device: Device, order: str) -> Reduction:
         """Sums in the CPU's memory."""
 
-        def through_cpu(sums: Sums) -> Add:
-            add = in_order(sums, order)
+        def add_in_cpu_memory(sums: Sums) -> Add:
+            add = add_function(sums, order)
 
-            def added_up(value: Any, *, in_place: bool = False) -> torch.Tensor:
+            def total(value: Any, *, in_place: bool = False) -> torch.Tensor:
                 if sums.size == 1:
-                    own = as_tensor(value)
-                    return own if in_place else own.clone()
+                    tensor = as_tensor(value)
+                    return tensor if in_place else tensor.clone()
                 fetched = device.fetch(value)
                 return device.place(add(as_tensor(fetched), in_place=in_place or fetched is not value))
 
-            return added_up
+            return total
 
-        add_up = in_order(transport.background, order)
+        add_up = add_function(transport.background, order)
 
         def bucket(part: Any) -> Callable[[], None]:
-            fetched, made = device.begin_fetch(as_tensor(part)), device.mark()
+            fetched, wait_for_part = device.begin_fetch(as_tensor(part)), device.mark()
 
             def reduce() -> None:
                 numbers = fetched()
                 add_up(numbers, in_place=True)
                 if isinstance(part, torch.Tensor) and numbers is not part:
-                    made()
+                    wait_for_part()
                     part.copy_(numbers)
 
             return reduce
 
-        return cls("gloo", through_cpu(transport), through_cpu(transport.background), order, bucket)
+        return cls("gloo", add_in_cpu_memory(transport), add_in_cpu_memory(transport.background), order, bucket)
 
     @classmethod
     def on_device(cls, sums: Sums, background: Sums, device: Device, order: str) -> Reduction:
         """Sums on the devices, by a library that adds there."""
 
-        def there(sums: Sums) -> Add:
-            add = in_order(sums, order)
+        def add_on_devices(sums: Sums) -> Add:
+            add = add_function(sums, order)
 
-            def added_up(value: Any, *, in_place: bool = False) -> torch.Tensor:
+            def total(value: Any, *, in_place: bool = False) -> torch.Tensor:
                 placed = device.place(as_tensor(value))
                 return add(placed, in_place=in_place or placed is not value)
 
-            return added_up
+            return total
 
-        add_up = in_order(background, order)
+        add_up = add_function(background, order)
 
         def bucket(part: Any) -> Callable[[], None]:
             numbers = part if isinstance(part, torch.Tensor) else device.place(as_tensor(part))
-            made = device.mark()
+            wait_for_part = device.mark()
 
             def reduce() -> None:
-                made()
+                wait_for_part()
                 add_up(numbers, in_place=True)
 
             return reduce
 
-        return cls("nccl", there(sums), there(background), order, bucket)
+        return cls("nccl", add_on_devices(sums), add_on_devices(background), order, bucket)
 
 
-def in_order(sums: Sums, order: str) -> Add:
+def add_function(sums: Sums, order: str) -> Add:
     """The sum by the key `backend.reduction`, of tensors on the library's device."""
     return sums.sum_in_rank_order if order == "ordered" else sums.sum
 
@@ -163,7 +163,9 @@ def reducing_library(gpus: Sequence[float]) -> Library:
 
 
 @contextlib.contextmanager
-def connected(library: Library, transport: Transport, device: Device, order: str, *, interface: str, report: Report) -> Iterator[Reduction]:
+def open_reduction(
+    library: Library, transport: Transport, device: Device, order: str, *, interface: str, report: Report
+) -> Iterator[Reduction]:
     """Within this context, the ranks can sum with this library, which is the same on all of them. NCCL's groups exist only in this context.
 
     NCCL's own timeout is as long as gloo's, because a slow step is no failure. A watch calls `report(error)` if a rank is lost. NCCL
@@ -191,12 +193,12 @@ def connected(library: Library, transport: Transport, device: Device, order: str
             dist.destroy_process_group(group)
     except BaseException as error:
         watch.cancel()
-        if not aborted(groups):
+        if not abort(groups):
             report(error if isinstance(error, RunFailed | PeerLost) else RunFailed(f"rank {transport.rank}: {error}"))
         raise
 
 
-def aborted(groups: Sequence[Any]) -> bool:
+def abort(groups: Sequence[Any]) -> bool:
     """Abort these groups at the same time, because NCCL groups may wait for each other. Returns whether all ended in time."""
     threads = [Thread(target=group.abort, daemon=True) for group in groups]
     for thread in threads:
@@ -223,9 +225,9 @@ class GroupSums(Sums):
         self._group = group
         self._errors = errors
 
-    def all_to_all(self, parts: torch.Tensor, mine: torch.Tensor) -> None:
+    def all_to_all(self, received: torch.Tensor, sent: torch.Tensor) -> None:
         with self._errors():
-            dist.all_to_all_single(parts, mine, group=self._group)
+            dist.all_to_all_single(received, sent, group=self._group)
 
     def all_gather(self, everything: torch.Tensor, mine: torch.Tensor) -> None:
         with self._errors():

@@ -23,8 +23,8 @@ class Sums(ABC):
     """The number of ranks."""
 
     @abstractmethod
-    def all_to_all(self, parts: torch.Tensor, mine: torch.Tensor) -> None:
-        """Send the k-th of `size` equal parts of `mine` to rank k. Put the part from rank k at the k-th place of `parts`."""
+    def all_to_all(self, received: torch.Tensor, sent: torch.Tensor) -> None:
+        """Send the k-th of `size` equal parts of `sent` to rank k. Put the part from rank k at the k-th place of `received`."""
 
     @abstractmethod
     def all_gather(self, everything: torch.Tensor, mine: torch.Tensor) -> None:
@@ -46,13 +46,13 @@ class Sums(ABC):
         Each rank adds one part, and all ranks gather the parts. Each sends 2(N−1)/N of the vector, as in a ring all-reduce.
         """
         missing = -len(flat) % self.size
-        mine = torch.nn.functional.pad(flat, (0, missing)) if missing else flat.contiguous()
-        parts = torch.empty_like(mine)
-        self.all_to_all(parts, mine)
-        first, *others = parts.view(self.size, -1)
-        for other in others:
-            first += other
-        total = mine if in_place or mine is not flat else torch.empty_like(mine)
+        padded = torch.nn.functional.pad(flat, (0, missing)) if missing else flat.contiguous()
+        terms = torch.empty_like(padded)
+        self.all_to_all(terms, padded)
+        first, *other_terms = terms.view(self.size, -1)
+        for term in other_terms:
+            first += term
+        total = padded if in_place or padded is not flat else torch.empty_like(padded)
         self.all_gather(total, first)
         if in_place:
             return flat if total is flat else flat.copy_(total[: len(flat)])

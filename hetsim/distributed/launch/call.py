@@ -22,7 +22,7 @@ import torch.distributed as dist
 
 from hetsim import checks
 from hetsim.distributed.communication.gloo import RENDEZVOUS_TIMEOUT
-from hetsim.distributed.membership.keeper import listed, of_peer, text
+from hetsim.distributed.membership.keeper import checked_list, read_entry, text
 from hetsim.errors import RunFailed
 
 POLL_SECONDS = 0.1
@@ -60,7 +60,7 @@ class Call:
         if not 0 <= self.port <= 65535 or (self.nodes > 1 and not self.port):
             raise ValueError(f"the port of --master must be from 1 to 65535, not {self.port}")
 
-    def told(self) -> dict[str, Any]:
+    def shared_values(self) -> dict[str, Any]:
         """The values for other launchers, which must be equal on all hosts or which they need."""
         words = [word for word in self.words if word.lstrip("+").partition("=")[0] not in OWN_KEYS]
         versions = {"hetsim": self.version, "torch": str(torch.__version__), "Python": platform.python_version().rpartition(".")[0]}
@@ -78,10 +78,10 @@ def open_store(call: Call) -> tuple[Any, int]:
         lambda: _answers(call.address, call.port),
         f"hetsim-launch --node-rank 0 does not answer at {call.address}:{call.port}: start it on the host that has this address",
     )
-    return _connected(call), call.port
+    return _client_of_store(call), call.port
 
 
-def _connected(call: Call) -> Any:
+def _client_of_store(call: Call) -> Any:
     """A client of the launchers' store, made in a thread, because torch waits forever for a service that accepts and stays silent."""
     answer: SimpleQueue[Any] = SimpleQueue()
 
@@ -92,14 +92,14 @@ def _connected(call: Call) -> Any:
             answer.put(None)
 
     Thread(target=connect, daemon=True).start()
-    other = (
+    wrong_service = (
         f"what answers at --master {call.address}:{call.port} is not hetsim-launch --node-rank 0: "
         "give the address of its host, and a port there that no other program has"
     )
-    wait_until(lambda: not answer.empty(), other)
+    wait_until(lambda: not answer.empty(), wrong_service)
     store = answer.get()
     if store is None:
-        raise RunFailed(other)
+        raise RunFailed(wrong_service)
     return store
 
 
@@ -155,42 +155,42 @@ def agree(store: Any, call: Call) -> list[int]:
     """The number of processes of each host, by node rank. Raises the same ValueError on all hosts if their calls differ."""
     if store.add(f"called/{call.node}", 1) > 1:
         raise ValueError(f"--node-rank {call.node} was given twice: give each host its own, from 0 to {call.nodes - 1}")
-    own = call.told()
-    store.set(f"node/{call.node}", json.dumps(own))
-    others = []
+    own_values = call.shared_values()
+    store.set(f"node/{call.node}", json.dumps(own_values))
+    hosts = []
     for node in range(call.nodes):
-        wait_until(partial(_told, store, f"node/{node}"), f"hetsim-launch --node-rank {node} was not called: call it on that host")
-        others.append(other := of_peer(store, f"node/{node}", _call))
-        for what, remedy in REMEDIES.items():
-            if other[what] != own[what]:
-                (low, first), (high, second) = sorted([(node, other), (call.node, own)], key=lambda each: each[0])
-                misfit = f"{_named(what, first)} on node rank {low}, and {_named(what, second)} on node rank {high}: {remedy}"
+        wait_until(partial(_is_written, store, f"node/{node}"), f"hetsim-launch --node-rank {node} was not called: call it on that host")
+        hosts.append(values := read_entry(store, f"node/{node}", _checked_values))
+        for name, remedy in REMEDIES.items():
+            if values[name] != own_values[name]:
+                (low, first), (high, second) = sorted([(node, values), (call.node, own_values)], key=lambda host: host[0])
+                misfit = f"{_describe(name, first)} on node rank {low}, and {_describe(name, second)} on node rank {high}: {remedy}"
                 store.set("misfit", misfit)
                 raise ValueError(misfit)
-    return [other["processes"] for other in others]
+    return [values["processes"] for values in hosts]
 
 
-def _call(told: Any) -> dict[str, Any]:
+def _checked_values(entry: Any) -> dict[str, Any]:
     """Another launcher's values."""
-    checks.whole("nodes", told["nodes"])
+    checks.whole("nodes", entry["nodes"])
     return {
-        "processes": checks.whole("processes", told["processes"], most=MAX_PROCESSES),
-        "nodes": told["nodes"],
-        "words": [text(word) for word in listed(told["words"])],
-        "versions": {text(name): text(version) for name, version in told["versions"].items()},
+        "processes": checks.whole("processes", entry["processes"], most=MAX_PROCESSES),
+        "nodes": entry["nodes"],
+        "words": [text(word) for word in checked_list(entry["words"])],
+        "versions": {text(name): text(version) for name, version in entry["versions"].items()},
     }
 
 
-def _told(store: Any, key: str) -> bool:
+def _is_written(store: Any, key: str) -> bool:
     """Whether this key is written. Raises ValueError if another host has reported a difference."""
     if store.check(["misfit"]):
         raise ValueError(store.get("misfit").decode(errors="replace"))
     return bool(store.check([key]))
 
 
-def _named(what: str, told: dict[str, Any]) -> str:
-    if what == "nodes":
-        return f"--nodes is {told[what]}"
-    if what == "versions":
-        return "there is " + ", ".join(f"{name} {version}" for name, version in told[what].items())
-    return f"{' '.join(told[what]) or 'nothing'!r} was typed"
+def _describe(name: str, values: dict[str, Any]) -> str:
+    if name == "nodes":
+        return f"--nodes is {values[name]}"
+    if name == "versions":
+        return "there is " + ", ".join(f"{package} {version}" for package, version in values[name].items())
+    return f"{' '.join(values[name]) or 'nothing'!r} was typed"

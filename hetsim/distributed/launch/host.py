@@ -56,12 +56,12 @@ def run_on_this_host(call: Call, stop: LauncherStop) -> None:
         stopped = False
         failure: Failure | None = Failure(1, f"the run was ended on node rank {call.node}")
         try:
-            with started(call, first, sum(counts), port, folder) as (processes, start):
+            with host_processes(call, first, sum(counts), port, folder) as (processes, start):
                 stop.running = True
-                to_keeper = StoreToKeeper(call.node, [each.rank for each in processes], connect, stop)
+                to_keeper = StoreToKeeper(call.node, [command.rank for command in processes], connect, stop)
                 with HostLosses(list(processes), to_keeper, partial(start, to_keeper)).watching() as losses:
                     ended = outcome(processes, hosts, stop, losses, keeper)
-                stopped = any(each.process.poll() == STOPPED for each in processes)
+                stopped = any(command.process.poll() == STOPPED for command in processes)
             if keeper is not None and ended is None:  # what the last losses mean, on any host, is said here
                 wait(lambda: hosts.others_complete or bool(keeper.failures), hosts, stop, connect)
                 keeper.settle()
@@ -78,24 +78,26 @@ def run_on_this_host(call: Call, stop: LauncherStop) -> None:
 
 def leave(store: Any, call: Call) -> None:
     """Before any process has started: let the launcher with the store wait briefly, until all launchers have read the reason."""
-    gone = store.add("refused", 1)
+    num_refused = store.add("refused", 1)
     deadline = time.monotonic() + GRACE_SECONDS
-    while call.node == 0 and gone < call.nodes and time.monotonic() < deadline:
+    while call.node == 0 and num_refused < call.nodes and time.monotonic() < deadline:
         time.sleep(POLL_SECONDS)
-        gone = store.add("refused", 0)
+        num_refused = store.add("refused", 0)
 
 
 @contextlib.contextmanager
-def started(call: Call, first: int, size: int, port: int, folder: Path) -> Iterator[tuple[list[CommandRank], Callable[..., CommandRank]]]:
+def host_processes(
+    call: Call, first: int, size: int, port: int, folder: Path
+) -> Iterator[tuple[list[CommandRank], Callable[..., CommandRank]]]:
     """This host's processes, and a function that starts one more. No process survives the block.
 
     Each process reads a pipe that is closed to end the process, or when this process ends.
     """
-    read, write = os.pipe()
+    read_end, write_end = os.pipe()
     processes: list[CommandRank] = []
 
     def start(keeper: StoreToKeeper | None, rank: int, incarnation: int = 0, joins_at: float = 0.0) -> CommandRank:
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # it does not get Ctrl-C: this process ends it
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # it does not get Ctrl-C: this process ends it
         try:
             number = rank - first
             reason = folder / f"{number}-{incarnation}" / "error.json"
@@ -110,7 +112,7 @@ def started(call: Call, first: int, size: int, port: int, folder: Path) -> Itera
                 "MASTER_PORT": port,
                 "TORCHELASTIC_USE_AGENT_STORE": True,
                 "TORCHELASTIC_ERROR_FILE": reason,
-                WATCH: f"{os.getpid()}:{read}",
+                WATCH: f"{os.getpid()}:{read_end}",
                 GOES_ON: int(not calibrates),
             }
             if keeper is not None:
@@ -118,10 +120,10 @@ def started(call: Call, first: int, size: int, port: int, folder: Path) -> Itera
             environment = {**os.environ, **{name: str(value) for name, value in variables.items()}}
             module = ["hetsim.cli.calibrate", *call.words[1:]] if calibrates else ["hetsim", *call.words]
             command = [*python(), "-m", *module]
-            process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, pass_fds=[read])
+            process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, pass_fds=[read_end])
             processes.append(CommandRank(rank=rank, incarnation=incarnation, process=process, path=reason))
         finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         return processes[-1]
 
     try:
@@ -129,9 +131,9 @@ def started(call: Call, first: int, size: int, port: int, folder: Path) -> Itera
             start(None, first + number)
         yield processes, start
     finally:
-        os.close(write)
-        os.close(read)
-        end([each.process for each in processes])
+        os.close(write_end)
+        os.close(read_end)
+        end([command.process for command in processes])
         with contextlib.suppress(OSError):  # there are no cgroups here, so no process had one
             remove_leftovers()
 
@@ -165,26 +167,26 @@ def outcome(
             deadline = time.monotonic() + GRACE_SECONDS
         if stop.asked and not passed_on:
             passed_on = True
-            for each in processes:
-                each.signal(signal.SIGTERM)
+            for command in processes:
+                command.signal(signal.SIGTERM)
         time.sleep(POLL_SECONDS)
-    left = [Failure(NO_CAUSE, "processes were ended")] if any(each.process.poll() is None for each in processes) else []
-    return min(failures() + left, default=None)
+    unended = [Failure(NO_CAUSE, "processes were ended")] if any(command.process.poll() is None for command in processes) else []
+    return min(failures() + unended, default=None)
 
 
-def wait(done: Callable[[], bool], hosts: Hosts, stop: LauncherStop, connect: Callable[[], Any]) -> None:
+def wait(condition: Callable[[], bool], hosts: Hosts, stop: LauncherStop, connect: Callable[[], Any]) -> None:
     """Wait until the condition holds for the other hosts. After a failure, wait only as long as another host may take to report.
 
     The wait may be long if this host's processes are lost. A request to stop is passed to the run. If the run saves no
     checkpoints, this launcher ends, and the run continues without it.
     """
     deadline = None
-    asked = stop.asked
-    while not done() and (deadline is None or time.monotonic() < deadline):
+    passed_on = stop.asked
+    while not condition() and (deadline is None or time.monotonic() < deadline):
         if deadline is None and hosts.failure:
             deadline = time.monotonic() + 5 * GRACE_SECONDS
-        if stop.asked and not asked:
-            asked = True
+        if stop.asked and not passed_on:
+            passed_on = True
             if not ask_to_stop(connect()):
                 sys.exit(ENDED)
         time.sleep(POLL_SECONDS)

@@ -20,7 +20,7 @@ from hetsim.distributed.launch.call import POLL_SECONDS, Call
 from hetsim.distributed.launch.failure_report import CAUSE, Failure
 from hetsim.distributed.launch.host_keeper import HostKeeper
 from hetsim.distributed.launch.host_losses import gone_key
-from hetsim.distributed.membership.keeper import of_peer, rank_number, text
+from hetsim.distributed.membership.keeper import rank_number, read_entry, text
 from hetsim.errors import RunFailed
 
 BEAT_SECONDS = 0.5
@@ -91,7 +91,7 @@ class Hosts:
         failures = [(failure, node) for node, failure in outcomes.items() if failure is not None]
         if not failures:
             return None
-        failure, node = min(failures, key=lambda each: (each[0].order, each[1]))
+        failure, node = min(failures, key=lambda entry: (entry[0].order, entry[1]))
         if failure.order == CAUSE and list(outcomes.values()) != [failure] * self._call.nodes:  # it may say nothing of its place
             return failure._replace(sentence=f"on node rank {node}: {failure.sentence}")
         return failure
@@ -127,39 +127,39 @@ class Hosts:
             self._broken = True
 
     def _exchange(self, number: int) -> None:
-        store, own = self._store, self._call.node
+        store, own_node = self._store, self._call.node
         now = time.monotonic()
         if now - self._exchanged > GAP_SECONDS:
             self._heard = {node: (beat, now) for node, (beat, _) in self._heard.items()}
         self._exchanged = now
-        store.set(f"beat/{own}", str(number))
-        if self._ended and own not in self.outcomes:
-            if not store.check([f"ended/{own}"]):  # unless this host counts as lost, and all know it
-                store.set(f"ended/{own}", json.dumps(STOPPED if self.stopped and self._own is None else self._own))
-            self.outcomes[own] = self._own
+        store.set(f"beat/{own_node}", str(number))
+        if self._ended and own_node not in self.outcomes:
+            if not store.check([f"ended/{own_node}"]):  # unless this host counts as lost, and all know it
+                store.set(f"ended/{own_node}", json.dumps(STOPPED if self.stopped and self._own is None else self._own))
+            self.outcomes[own_node] = self._own
         for node in range(self._call.nodes):
-            if node in self.outcomes or node == own:
+            if node in self.outcomes or node == own_node:
                 continue
             if store.check([f"ended/{node}"]):
                 self.outcomes[node], stopped = self._outcome(node)
                 self.stopped |= stopped
-            elif own == 0:
+            elif own_node == 0:
                 self._listen_to(node)
         if len(self.outcomes) == self._call.nodes or self.outcomes.get(0) is not None:
-            store.set(f"left/{own}", "")
+            store.set(f"left/{own_node}", "")
         self._beat = time.monotonic()
 
     def _outcome(self, node: int) -> tuple[Failure | None, bool]:
         """The end of a host's processes, and whether they were stopped and have saved the run."""
 
-        def read(told: Any) -> tuple[Failure | None, bool]:
-            if told in (None, STOPPED):
-                return None, told == STOPPED
-            order, sentence = told
+        def read(entry: Any) -> tuple[Failure | None, bool]:
+            if entry in (None, STOPPED):
+                return None, entry == STOPPED
+            order, sentence = entry
             return Failure(rank_number(order), text(sentence)), False
 
         try:
-            return of_peer(self._store, f"ended/{node}", read)
+            return read_entry(self._store, f"ended/{node}", read)
         except RunFailed as error:
             return Failure(1, str(error)), False
 

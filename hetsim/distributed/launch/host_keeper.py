@@ -18,9 +18,9 @@ from threading import Event, Thread
 from typing import Any
 
 from hetsim.distributed.launch.failure_report import Failure
-from hetsim.distributed.launch.host_losses import end_key, told_key
-from hetsim.distributed.launch.store import LOST, announced, on_leaders_clock, run_store
-from hetsim.distributed.membership.keeper import FAILED, SUSPECT, Keeper, SurvivingRun, moment, of_peer, rank_number, text
+from hetsim.distributed.launch.host_losses import end_key, report_key
+from hetsim.distributed.launch.store import LOST, announced_run, leaders_time, run_store
+from hetsim.distributed.membership.keeper import FAILED, SUSPECT, Keeper, SurvivingRun, finite_seconds, rank_number, read_entry, text
 from hetsim.distributed.pacing.padding import clock
 from hetsim.errors import RunFailed
 
@@ -61,12 +61,12 @@ class HostKeeper:
     @property
     def silent_seconds(self) -> float | None:
         """The silence after which a launcher is lost with its processes; None if no current run can continue without them."""
-        run = self._under_way
+        run = self._current_run
         return None if run is None else max(run.lost_after, MIN_SILENT_SECONDS)
 
     def lose_host(self, node: int, silent: float) -> bool:
         """Whether the run continues without this host, which has been silent for `silent` seconds. If so, its ranks are lost."""
-        run = self._under_way
+        run = self._current_run
         if run is None or any(run.needs(rank) for rank in self._ranks_of(node)):
             return False
         self._silent.put((run, node, clock() - silent))
@@ -79,7 +79,7 @@ class HostKeeper:
             time.sleep(POLL_SECONDS)
 
     @property
-    def _under_way(self) -> SurvivingRun | None:
+    def _current_run(self) -> SurvivingRun | None:
         return None if self._keeper is None or self._keeper.began is None else self._keeper.run
 
     def _keep(self) -> None:
@@ -93,21 +93,21 @@ class HostKeeper:
                 self.failures.append(Failure(1, str(error)))
 
     def _look(self, store: Any) -> None:
-        run = announced(store)
+        run = announced_run(store)
         if run != self._run:
             if self._keeper is not None:
                 self._keeper.end()
             self._run, self._keeper = run, None
             if run is not None:
-                self._keeper = Keeper(run_store(store, run.number), partial(self._told, store), run)
+                self._keeper = Keeper(run_store(store, run.number), partial(self._handle_report, store), run)
         if run is None or self._keeper is None:
             return
         for node in range(len(self._num_heard)):
-            while store.check([told_key(node, self._num_heard[node])]):
-                number, what, rank, incarnation, at, why = of_peer(store, told_key(node, self._num_heard[node]), _report)
+            while store.check([report_key(node, self._num_heard[node])]):
+                number, event, rank, incarnation, at, why = read_entry(store, report_key(node, self._num_heard[node]), _report)
                 self._num_heard[node] += 1
                 if number == run.number:
-                    self._keeper.hear(what, rank, incarnation, at, why)
+                    self._keeper.hear(event, rank, incarnation, at, why)
         with contextlib.suppress(Empty):
             while True:
                 self._lose(store, self._keeper, *self._silent.get_nowait())
@@ -120,25 +120,25 @@ class HostKeeper:
         if run != keeper.run:  # whose processes do not begin without these
             self.failures.append(Failure(1, f"nothing was heard of node rank {node} before the run: the run is lost"))
             return
-        at = on_leaders_clock(keeper.store, self._ranks_of(0), since)
-        for rank, incarnation in [each for each in keeper.view.members.items() if each[0] in ranks]:
+        at = leaders_time(keeper.store, self._ranks_of(0), since)
+        for rank, incarnation in [member for member in keeper.view.members.items() if member[0] in ranks]:
             keeper.hear("lost", rank, incarnation, at, f"was lost with node rank {node}, which was not heard of")
 
     def _ranks_of(self, node: int) -> list[int]:
-        return [rank for rank, its in enumerate(self._node_of) if its == node]
+        return [rank for rank, host in enumerate(self._node_of) if host == node]
 
-    def _told(self, store: Any, report: tuple[Any, ...]) -> None:
+    def _handle_report(self, store: Any, report: tuple[Any, ...]) -> None:
         """Handle a report of the keeper."""
-        what, *about = report
-        if what == FAILED:
-            self.failures.append(Failure(*about))
-        elif what == SUSPECT:
-            node = self._node_of[about[0]]
-            self._to_end[node].append(tuple(about))
+        kind, *details = report
+        if kind == FAILED:
+            self.failures.append(Failure(*details))
+        elif kind == SUSPECT:
+            node = self._node_of[details[0]]
+            self._to_end[node].append(tuple(details))
             store.set(end_key(node), json.dumps(self._to_end[node]))
 
 
 def _report(entries: Any) -> tuple[int, str, int, int, float, str]:
     """A launcher's report: the run's number, the event, the process, the time and the reason."""
-    number, what, rank, incarnation, at, why = entries
-    return rank_number(number), text(what), rank_number(rank), rank_number(incarnation), moment(at), text(why)
+    number, event, rank, incarnation, at, why = entries
+    return rank_number(number), text(event), rank_number(rank), rank_number(incarnation), finite_seconds(at), text(why)

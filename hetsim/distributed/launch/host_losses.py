@@ -16,7 +16,7 @@ from threading import Event, Thread
 from typing import Any
 
 from hetsim.distributed.launch.failure_report import CONSEQUENCE, Failure
-from hetsim.distributed.launch.store import LOST, announced, on_leaders_clock, run_store
+from hetsim.distributed.launch.store import LOST, announced_run, leaders_time, run_store
 from hetsim.distributed.launch.supervision import POLL_SECONDS, End, SupervisedProcess, Supervision
 from hetsim.distributed.membership.keeper import (
     BEGAN,
@@ -26,11 +26,11 @@ from hetsim.distributed.membership.keeper import (
     SurvivingRun,
     Upcoming,
     began_key,
+    checked_list,
+    finite_seconds,
     left_key,
-    listed,
-    moment,
-    of_peer,
     rank_number,
+    read_entry,
     text,
 )
 from hetsim.distributed.pacing.padding import clock
@@ -43,7 +43,7 @@ ERROR = 1
 """The exit status of a process that has printed its own error. The run has then failed, because other ranks would fail, too."""
 
 
-def told_key(node: int, number: int) -> str:
+def report_key(node: int, number: int) -> str:
     """The key of a launcher's report about one of its processes."""
     return f"told/{node}/{number}"
 
@@ -108,11 +108,11 @@ class StoreToKeeper:
 
     @property
     def began(self) -> float | None:
-        run = announced(self._store)
+        run = announced_run(self._store)
         if run is None or not (store := run_store(self._store, run.number)).check([BEGAN]):
             return None
-        own = [began_key(rank) for rank in self._ranks if store.check([began_key(rank)])]
-        return of_peer(store, own[0] if own else BEGAN, moment)
+        own_keys = [began_key(rank) for rank in self._ranks if store.check([began_key(rank)])]
+        return read_entry(store, own_keys[0] if own_keys else BEGAN, finite_seconds)
 
     @property
     def number(self) -> int:
@@ -121,41 +121,41 @@ class StoreToKeeper:
 
     @property
     def faults(self) -> Upcoming:
-        if (run := announced(self._store)) != self._faults[0]:
-            self._faults = run, Upcoming(() if run is None else (Fault(*each) for each in run.faults))
+        if (run := announced_run(self._store)) != self._faults[0]:
+            self._faults = run, Upcoming(() if run is None else (Fault(*fault) for fault in run.faults))
         return self._faults[1]
 
     def reports(self) -> Iterator[tuple[Any, ...]]:
         if self._store.check([end_key(self._node)]):
-            named = of_peer(self._store, end_key(self._node), _named)
+            named = read_entry(self._store, end_key(self._node), _checked_ends)
             for rank, incarnation, why in named[self._num_ended :]:
                 yield SUSPECT, rank, incarnation, why
             self._num_ended = len(named)
         if not self._gone and self._store.check([gone_key(self._node)]):
-            self._gone, seconds = True, of_peer(self._store, gone_key(self._node), moment)
+            self._gone, seconds = True, read_entry(self._store, gone_key(self._node), finite_seconds)
             yield FAILED, 1, f"node rank 0 had not heard of this host for {seconds:.0f} s: the run continues without it"
 
-    def tell(self, what: str, rank: int, incarnation: int, at: float = 0.0, why: str = "") -> None:
-        if (run := announced(self._store)) is not None:
-            at = on_leaders_clock(run_store(self._store, run.number), self._ranks, at) if what == "lost" else at
-            self._store.set(told_key(self._node, self._num_told), json.dumps([run.number, what, rank, incarnation, at, why]))
+    def tell(self, event: str, rank: int, incarnation: int, at: float = 0.0, why: str = "") -> None:
+        if (run := announced_run(self._store)) is not None:
+            at = leaders_time(run_store(self._store, run.number), self._ranks, at) if event == "lost" else at
+            self._store.set(report_key(self._node, self._num_told), json.dumps([run.number, event, rank, incarnation, at, why]))
             self._num_told += 1
 
     def run_without(self, rank: int) -> SurvivingRun | None:
         if self._stop.asked:
             return None
         self._store.set(LOST, str(rank))  # before it is asked whether the next run is being prepared, see `announce`
-        return announced(self._store)
+        return announced_run(self._store)
 
     def has_left(self, rank: int) -> bool:
         """Whether the current run, if there is one, has ended for this rank."""
-        run = announced(self._store)
+        run = announced_run(self._store)
         return run is None or bool(run_store(self._store, run.number).check([left_key(rank)]))
 
 
-def _named(entries: Any) -> list[tuple[int, int, str]]:
+def _checked_ends(entries: Any) -> list[tuple[int, int, str]]:
     """The processes in the keeper's list."""
-    return [(rank_number(rank), rank_number(incarnation), text(why)) for rank, incarnation, why in listed(entries)]
+    return [(rank_number(rank), rank_number(incarnation), text(why)) for rank, incarnation, why in checked_list(entries)]
 
 
 class HostLosses:
@@ -179,13 +179,13 @@ class HostLosses:
     @property
     def complete(self) -> bool:
         """Whether all processes have ended and been judged."""
-        return self._supervision.complete or (self._is_alone and all(each.end() is not None for each in self._supervision.unjudged))
+        return self._supervision.complete or (self._is_alone and all(process.end() is not None for process in self._supervision.unjudged))
 
     def failures(self) -> list[Failure]:
         """The failures of the run. Call it repeatedly while the run continues."""
         self._num_asked += 1
-        ended = [(each, each.end()) for each in self._supervision.unjudged] if self._is_alone else []
-        unjudged = [each.failure(end) for each, end in ended if end is not None and not end.is_well]
+        ended = [(process, process.end()) for process in self._supervision.unjudged] if self._is_alone else []
+        unjudged = [process.failure(end) for process, end in ended if end is not None and not end.is_well]
         return [Failure(order, str(error)) for order, error in self._supervision.failures + unjudged]
 
     @property

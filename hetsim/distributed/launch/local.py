@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import Any
 
 from hetsim.distributed.environment import RankStart, Settings
-from hetsim.distributed.launch.supervision import BEGIN_SECONDS, GRACE_SECONDS, End, SupervisedProcess, Supervision, seconds_before
+from hetsim.distributed.launch.supervision import BEGIN_SECONDS, GRACE_SECONDS, End, SupervisedProcess, Supervision, seconds_at_begin
 from hetsim.distributed.membership.faults import FaultSchedule, survives_losses, surviving_run
 from hetsim.distributed.membership.keeper import BEGAN, FAILED, SurvivingRun
 from hetsim.distributed.pacing.cpu_quota import remove_leftovers
@@ -91,9 +91,9 @@ class PipeToKeeper:
             self.lives = False
             yield FAILED, 1, "the process that keeps the run's store ended by itself: the run is lost"
 
-    def tell(self, what: str, rank: int, incarnation: int, at: float = 0.0, why: str = "") -> None:
+    def tell(self, event: str, rank: int, incarnation: int, at: float = 0.0, why: str = "") -> None:
         with contextlib.suppress(OSError):  # it is gone, which is heard by its pipe
-            self.pipe.send((what, rank, incarnation, at, why))
+            self.pipe.send((event, rank, incarnation, at, why))
 
     def run_without(self, rank: int) -> SurvivingRun | None:
         return self._run
@@ -107,18 +107,18 @@ def launch(experiment: Experiment, folder: Path, config: str, settings: Settings
     saves = experiment.checkpoint.enabled
     listening = listen(port)
     context = multiprocessing.get_context("forkserver")
-    schedule, survives = FaultSchedule(experiment, began=seconds_before(experiment)), survives_losses(experiment)
+    schedule, survives = FaultSchedule(experiment, began=seconds_at_begin(experiment)), survives_losses(experiment)
     absent = dict(schedule.absent)
     run = surviving_run(experiment, schedule, survives=survives, lost_after=settings.lost_after_seconds)
-    ours, keepers = context.Pipe()
-    keeper = context.Process(target=_keep, args=(listening, keepers, run), name="hetsim store", daemon=True)
+    own_end, keepers_end = context.Pipe()
+    keeper = context.Process(target=_keep, args=(listening, keepers_end, run), name="hetsim store", daemon=True)
     senders: list[Connection] = []
 
-    def prepared(rank: int, incarnation: int = 0, joins_at: float | None = None) -> ForkedRank:
+    def new_rank(rank: int, incarnation: int = 0, joins_at: float | None = None) -> ForkedRank:
         receiver, sender = context.Pipe(duplex=False)
         senders.append(sender)
-        where = RankStart(rank, incarnation, absent, joins_at, address[1], survives, run.succession)
-        arguments = (experiment, folder, config, settings, where, sender)
+        rank_start = RankStart(rank, incarnation, absent, joins_at, address[1], survives, run.succession)
+        arguments = (experiment, folder, config, settings, rank_start, sender)
         process = context.Process(target=_child, args=arguments, name=f"hetsim rank {rank}", daemon=True)
         return ForkedRank(rank=rank, incarnation=incarnation, process=process, pipe=receiver)
 
@@ -131,7 +131,7 @@ def launch(experiment: Experiment, folder: Path, config: str, settings: Settings
             raise RunFailed(NO_FORKSERVER)
 
     def start_again(rank: int, incarnation: int, joins_at: float) -> ForkedRank:
-        again = prepared(rank, incarnation, joins_at)
+        again = new_rank(rank, incarnation, joins_at)
         ranks.append(again)
         start(again.process)
         return again
@@ -143,16 +143,16 @@ def launch(experiment: Experiment, folder: Path, config: str, settings: Settings
                 process.signal(signal.SIGUSR1)
 
     address = listening.getsockname()
-    ranks = [prepared(rank, joins_at=schedule.joins.get(rank)) for rank in range(experiment.num_ranks)]
+    ranks = [new_rank(rank, joins_at=schedule.joins.get(rank)) for rank in range(experiment.num_ranks)]
     own_multiprocessings_folder()
     begin_server(experiment.imports)
-    to_keeper = PipeToKeeper(ours, run if survives else None, schedule)
+    to_keeper = PipeToKeeper(own_end, run if survives else None, schedule)
     supervision = Supervision(ranks, to_keeper, start=start_again)
     stop = StopRequest()
     try:
         with stop.by_signals(pass_on) if saves else contextlib.nullcontext():
-            senders.append(keepers)
-            start(keeper, *(each.process for each in ranks))
+            senders.append(keepers_end)
+            start(keeper, *(rank.process for rank in ranks))
             listening.close()
             if stop.asked:  # while they were being started
                 pass_on()
@@ -164,7 +164,7 @@ def launch(experiment: Experiment, folder: Path, config: str, settings: Settings
     finally:
         listening.close()
         _end(ranks, kill=saves)
-        ours.close()  # the keeper ends with it
+        own_end.close()  # the keeper ends with it
         _terminate([keeper], kill=saves)
         remove_transfers(Path(tempfile.gettempdir()))
         if settings.emulate == "quota":
@@ -178,7 +178,7 @@ def outcome(supervision: Supervision, keeper: PipeToKeeper) -> dict[str, Any]:
     """
     deadline = math.inf
     while not supervision.complete and clock() < deadline:
-        pipes = [each.pipe for each in supervision.running if isinstance(each, ForkedRank)]
+        pipes = [process.pipe for process in supervision.running if isinstance(process, ForkedRank)]
         wait([*pipes, *([keeper.pipe] if keeper.lives else [])], min(supervision.pause(clock()), deadline - clock(), MAX_WAIT))
         supervision.look(clock())
         if not supervision.undecided:
@@ -208,11 +208,11 @@ def _start(processes: Sequence[Any]) -> bool:
 
 def _end(ranks: Sequence[ForkedRank], *, kill: bool = False) -> None:
     """End the ranks, including those that have lost their forkserver. With `kill`, kill all, because the run is saved."""
-    _terminate([each.process for each in ranks], kill=kill)
-    for each in ranks:
-        if each.process.exitcode == UNKNOWN_STATUS and not _closed(each.pipe, 0):
-            os.kill(each.process.pid, signal.SIGKILL)
-            _closed(each.pipe, GRACE_SECONDS)
+    _terminate([rank.process for rank in ranks], kill=kill)
+    for rank in ranks:
+        if rank.process.exitcode == UNKNOWN_STATUS and not _ends_within(rank.pipe, 0):
+            os.kill(rank.process.pid, signal.SIGKILL)
+            _ends_within(rank.pipe, GRACE_SECONDS)
 
 
 def _terminate(processes: Sequence[Any], *, kill: bool) -> None:
@@ -228,7 +228,7 @@ def _terminate(processes: Sequence[Any], *, kill: bool) -> None:
             process.join()
 
 
-def _closed(pipe: Connection, seconds: float) -> bool:
+def _ends_within(pipe: Connection, seconds: float) -> bool:
     """Whether the process at the other end of the pipe ends within these seconds."""
     try:
         while pipe.poll(seconds):
@@ -257,13 +257,13 @@ _own = vars(forkserver.ForkServer())
 def own_server() -> Iterator[None]:
     """Within this context, multiprocessing forks from hetsim's own server. A script's server has other modules and other signals."""
     server: Any = forkserver._forkserver
-    theirs, method = dict(vars(server)), multiprocessing.get_start_method(allow_none=True)
+    scripts_state, method = dict(vars(server)), multiprocessing.get_start_method(allow_none=True)
     vars(server).update(_own)
     try:
         yield
     finally:
         _own.update(vars(server))
-        vars(server).update(theirs)
+        vars(server).update(scripts_state)
         if multiprocessing.get_start_method(allow_none=True) != method:  # a start chooses one, which a script could not change any more
             multiprocessing.set_start_method(method, force=True)
 
@@ -272,20 +272,20 @@ def begin_server(imports: Sequence[str]) -> None:
     """Start the server unless it runs. It imports these modules and those of `PRELOAD`, none of them from the current folder."""
     with own_server(), contextlib.chdir(os.sep):  # a process that it forks goes back
         forkserver.set_forkserver_preload([*PRELOAD, *imports])
-        _without_signals(forkserver.ensure_running)
+        _block_signals(forkserver.ensure_running)
 
 
-def _without_signals(start: Callable[[], None]) -> None:
+def _block_signals(start: Callable[[], None]) -> None:
     """Call `start` with three signals blocked in the processes that it starts.
 
     These processes ignore Ctrl-C and a closed terminal, because the parent ends them. A stop signal waits until the rank has a handler.
     """
     resource_tracker.ensure_running()  # it would unblock the signals if `start` started it
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP, signal.SIGUSR1})
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP, signal.SIGUSR1})
     try:
         start()
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def listen(port: int | None) -> socket.socket:
@@ -298,13 +298,13 @@ def listen(port: int | None) -> socket.socket:
         ) from None
 
 
-def _keep(*about: Any) -> None:
+def _keep(*arguments: Any) -> None:
     from hetsim.distributed.membership.keeper import keep
 
-    keep(*about)
+    keep(*arguments)
 
 
-def _child(*about: Any) -> None:
+def _child(*arguments: Any) -> None:
     from hetsim.distributed.launch.process import child
 
-    child(*about)
+    child(*arguments)

@@ -18,18 +18,18 @@ from hetsim.checkpoints.rows import SavedTrace
 from hetsim.checkpoints.saver import NoSaver, Saver
 from hetsim.distributed.communication.clock_alignment import Clocks, clock_id
 from hetsim.distributed.communication.gloo import RENDEZVOUS_TIMEOUT, GlooGroup, GlooTransport
-from hetsim.distributed.communication.reduction import Library, Report, connected, reducing_library
+from hetsim.distributed.communication.reduction import Library, Report, open_reduction, reducing_library
 from hetsim.distributed.communication.transport import Transport
 from hetsim.distributed.environment import NEEDS_ONE_CLOCK, RankStart, Settings, is_launched, local_ranks
-from hetsim.distributed.membership.keeper import failed_key, moment, of_peer
-from hetsim.distributed.membership.keeper_client import KeeperClient, failed_elsewhere
+from hetsim.distributed.membership.keeper import failed_key, finite_seconds, read_entry
+from hetsim.distributed.membership.keeper_client import KeeperClient, failure_elsewhere
 from hetsim.distributed.pacing.cpu_quota import CpuCap
 from hetsim.distributed.pacing.padding import Pace, clock, reduce_timer_slack
 from hetsim.distributed.rank.checkpointing import StopWatch
 from hetsim.distributed.rank.cleanup import leading
 from hetsim.distributed.rank.regrouping import RegroupingMembership, Succession, VersionRows
-from hetsim.distributed.rank.results import close, collect_results, send_results, summarised
-from hetsim.distributed.rank.run import FixedMembership, GroupMembership, RankRun, prepared_by
+from hetsim.distributed.rank.results import close, collect_results, send_results, write_results
+from hetsim.distributed.rank.run import FixedMembership, GroupMembership, RankRun, prepare_rank
 from hetsim.distributed.rank.surviving import ServedMembership
 from hetsim.errors import RunFailed, RunStopped
 from hetsim.files.folder import run_folder
@@ -66,13 +66,13 @@ def take_part(
         if started.survives:
             client = files.enter_context(keeper_client(experiment, settings, started, connect))
             leader = client.leader
-        task, optimizers = files.enter_context(loaded_here(experiment, rank))
+        task, optimizers = files.enter_context(load_task(experiment, rank))
         leads = rank == leader
         if leads:
-            files.enter_context(written_to(folder, config))
+            files.enter_context(leaders_folder(folder, config))
         checkpoint = None
         if not started.incarnation:  # the others get weights from the leader, and by then the file may have been replaced
-            checkpoint = resumed(experiment, task, optimizers)
+            checkpoint = resumed_checkpoint(experiment, task, optimizers)
         results = None
         stopped = False
         with contextlib.ExitStack() as connections:  # which end before the leader evaluates
@@ -85,7 +85,7 @@ def take_part(
                 library = reducing_library(gpus_of(everyone, task.device))
             adding: Any = contextlib.nullcontext()
             if client is None:
-                adding = connected(library, everyone, task.device, settings.reduction, interface=settings.interface, report=report)
+                adding = open_reduction(library, everyone, task.device, settings.reduction, interface=settings.interface, report=report)
             with adding as reduction, cap:
                 membership: GroupMembership
                 if client is None:
@@ -95,7 +95,7 @@ def take_part(
                     membership = kind(client, experiment, everyone=everyone, joins_at=started.joins_at, order=settings.reduction)
                 copies = [VersionRows(experiment.trace)] if started.succession else []
                 run = RankRun(
-                    prepared_by(everyone, pace, experiment, task, optimizers, checkpoint=checkpoint, absent=sorted(started.absent)), trace,
+                    prepare_rank(everyone, pace, experiment, task, optimizers, checkpoint=checkpoint, absent=sorted(started.absent)), trace,
                     membership=membership, pace=pace, clocks=clocks, copies=copies, saver=saver, uncapped=cap.lifted,
                     micro_batch=settings.micro_batch,
                 )  # fmt: skip
@@ -107,7 +107,7 @@ def take_part(
                     nonlocal run_trace
                     assert client is not None
                     newest_version = client.newest_saved()
-                    run_trace, run.saving.saver, saved = taken_over(
+                    run_trace, run.saving.saver, saved = take_over_files(
                         experiment, folder, config, files,
                         saved=newest_version is not None, load=lambda path: load(path, experiment, task, optimizers), stop=stop,
                     )  # fmt: skip
@@ -139,7 +139,7 @@ def take_part(
                 raise RunStopped
             return None
         close(run, run_trace, results.states, run.record_absences(), stopped=stopped)
-        return summarised(run, folder, settings, results, library=library)
+        return write_results(run, folder, settings, results, library=library)
 
 
 def keeper_client(experiment: Experiment, settings: Settings, started: RankStart, connect: Callable[[], Any]) -> KeeperClient:
@@ -175,7 +175,7 @@ def all_ranks(
         return
     clocks = Clocks.shared(num_ranks, leader=leader)
     if not settings.one_host:
-        clocks = Clocks([of_peer(store, f"clock/{other}", moment) for other in range(num_ranks)], leader=leader)
+        clocks = Clocks([read_entry(store, f"clock/{peer}", finite_seconds) for peer in range(num_ranks)], leader=leader)
     yield None, clocks
 
 
@@ -186,7 +186,7 @@ def can_go_on(run: RankRun) -> bool:
     return reached(run.experiment, run.history.last, run.metrics.applied.seconds, run.prepared.task.num_samples) is None
 
 
-def resumed(experiment: Experiment, task: Task, optimizers: Optimizers) -> Checkpoint | None:
+def resumed_checkpoint(experiment: Experiment, task: Task, optimizers: Optimizers) -> Checkpoint | None:
     """The checkpoint from which the run resumes, checked; None if there is none."""
     if experiment.resume is None:
         return None
@@ -196,21 +196,21 @@ def resumed(experiment: Experiment, task: Task, optimizers: Optimizers) -> Check
 
 
 @contextlib.contextmanager
-def loaded_here(experiment: Experiment, rank: int) -> Iterator[tuple[Task, Optimizers]]:
+def load_task(experiment: Experiment, rank: int) -> Iterator[tuple[Task, Optimizers]]:
     """The task and optimizers of a rank of this host on its device, for a block in which only the calling thread uses several threads."""
-    here = [other for other in local_ranks(experiment.num_ranks) if other < experiment.num_ranks]
-    devices = {other: device_of(experiment, other, here) for other in here}
+    host_ranks = [host_rank for host_rank in local_ranks(experiment.num_ranks) if host_rank < experiment.num_ranks]
+    devices = {host_rank: device_of(experiment, host_rank, host_ranks) for host_rank in host_ranks}
     with experiment.loaded(devices[rank], num_sharing=list(devices.values()).count(devices[rank])) as loaded:
         compute_here_alone()
         yield loaded
 
 
-def device_of(experiment: Experiment, rank: int, here: Sequence[int]) -> str:
-    """The device of a rank of this host, whose ranks are `here`. Ranks on cuda get the GPUs in turn, and share them if necessary."""
+def device_of(experiment: Experiment, rank: int, host_ranks: Sequence[int]) -> str:
+    """The device of a rank of this host, whose ranks are `host_ranks`. Ranks on cuda get the GPUs in turn, and share them if necessary."""
     kind, index = split_name(experiment.device_of(rank))
     if kind == CPU.kind or index is not None:
         return experiment.device_of(rank)
-    sharing = [other for other in here if experiment.device_of(other) == kind]
+    sharing = [host_rank for host_rank in host_ranks if experiment.device_of(host_rank) == kind]
     return f"{kind}:{sharing.index(rank) % max(1, KINDS[kind].count())}"
 
 
@@ -221,9 +221,9 @@ def compute_here_alone() -> None:
     none of them spins, so each gradient waits for threads to wake up.
     """
     torch.get_num_threads()  # the calling thread takes its number now: a thread does so when it first needs it
-    other = Thread(target=torch.set_num_threads, args=(1,))
-    other.start()
-    other.join()
+    thread = Thread(target=torch.set_num_threads, args=(1,))
+    thread.start()
+    thread.join()
 
 
 def wait_for_all(store: Any, rank: int, num_ranks: int) -> None:
@@ -232,12 +232,12 @@ def wait_for_all(store: Any, rank: int, num_ranks: int) -> None:
     Raises RunFailed if a rank has failed instead, in a process that continues with the next run of a sweep.
     """
     store.set(f"loaded/{rank}", "")
-    if store.check([f"loaded/{other}" for other in range(num_ranks)]):
+    if store.check([f"loaded/{peer}" for peer in range(num_ranks)]):
         store.set(ALL_LOADED, "")
     pause, longest = LOADING_POLL
     while not store.check([ALL_LOADED]):  # `wait` with a timeout would have c10d write warnings at each
-        if any(store.check([failed_key(other)]) for other in range(num_ranks)):
-            raise failed_elsewhere()
+        if any(store.check([failed_key(peer)]) for peer in range(num_ranks)):
+            raise failure_elsewhere()
         time.sleep(pause)
         pause = min(2 * pause, longest)
 
@@ -251,14 +251,14 @@ def clocks_of(transport: Transport, settings: Settings, *, leader: int) -> Clock
     """The clocks of all ranks. Raises the same ValueError on each rank if there are several clocks and results are padded."""
     if settings.one_host:
         return Clocks.shared(transport.size, leader=leader)
-    clocks = Clocks.found(transport, clock_id(), leader=leader)
+    clocks = Clocks.gather(transport, clock_id(), leader=leader)
     if settings.emulate == "pad" and clocks.several:
         raise ValueError(NEEDS_ONE_CLOCK)
     return clocks
 
 
 @contextlib.contextmanager
-def written_to(folder: Path, config: str) -> Iterator[None]:
+def leaders_folder(folder: Path, config: str) -> Iterator[None]:
     """On the leader: the folder of the run. No unfinished file remains, however this process ends."""
     with leading(folder), run_folder(folder, config):
         yield
@@ -287,7 +287,7 @@ def recording(
     return run_trace, trace, saver
 
 
-def taken_over(
+def take_over_files(
     experiment: Experiment, folder: Path, config: str, files: contextlib.ExitStack, *,
     saved: bool, load: Callable[[Path], Checkpoint], stop: StopRequest,
 ) -> tuple[Trace, Saver | NoSaver, Checkpoint | None]:  # fmt: skip
@@ -297,7 +297,7 @@ def taken_over(
     """
     if is_launched():  # otherwise the launcher has it
         files.enter_context(folder_lock(folder))
-    files.enter_context(written_to(folder, config))
+    files.enter_context(leaders_folder(folder, config))
     if saved and not has_checkpoints(folder):
         raise RunFailed(f"the checkpoints in {folder} are not on this host, which leads from now on: share the folder among the hosts")
     saves = experiment.checkpoint.enabled

@@ -20,8 +20,8 @@ import torch.distributed as dist
 from hetsim.distributed.environment import Launched, RankStart, Settings, wait_less_for_names
 from hetsim.distributed.launch.failure_report import CONSEQUENCE, leave_reason
 from hetsim.distributed.launch.participation import take_part
-from hetsim.distributed.launch.store import announce, check_interfaces, client, client_of_run, launchers_store, run_store, told
-from hetsim.distributed.launch.supervision import seconds_before
+from hetsim.distributed.launch.store import announce, check_interfaces, client, client_of_run, gather_texts, launchers_store, run_store
+from hetsim.distributed.launch.supervision import seconds_at_begin
 from hetsim.distributed.membership.faults import FaultSchedule, survives_losses, surviving_run
 from hetsim.distributed.membership.keeper import failed_key
 from hetsim.distributed.pacing.cpu_quota import cap_of
@@ -38,15 +38,15 @@ SET_IN_A_RUN = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "RES_OPTIONS")
 _runs = itertools.count()
 
 
-def join(experiment: Experiment, folder: Path, config: str, settings: Settings, here: Launched) -> dict[str, Any] | None:
+def join(experiment: Experiment, folder: Path, config: str, settings: Settings, process: Launched) -> dict[str, Any] | None:
     """Take part in a run, in a process of a launcher. Each of several runs has its own prefix in the store."""
-    with _process_as_before(), stop_of(experiment) as stop:
+    with _restore_process(), stop_of(experiment) as stop:
         wait_less_for_names()
-        return _join(experiment, folder, config, settings, here, stop)
+        return _join(experiment, folder, config, settings, process, stop)
 
 
 @contextlib.contextmanager
-def _process_as_before() -> Iterator[None]:
+def _restore_process() -> Iterator[None]:
     """Restore the variables of `SET_IN_A_RUN` at the end, and the hook for errors: the process may be a script of the user's."""
     hook, variables = sys.excepthook, {name: os.environ.get(name) for name in SET_IN_A_RUN}
     try:
@@ -60,32 +60,32 @@ def _process_as_before() -> Iterator[None]:
 
 
 def _join(
-    experiment: Experiment, folder: Path, config: str, settings: Settings, here: Launched, stop: StopRequest
+    experiment: Experiment, folder: Path, config: str, settings: Settings, process: Launched, stop: StopRequest
 ) -> dict[str, Any] | None:
     number, survives, launchers = next(_runs), False, None
-    if here.again is not None and number < here.again.number:
+    if process.again is not None and number < process.again.number:
         return None  # it is over
-    store = dist.PrefixStore(f"hetsim run {number}", launchers_store(here))  # type: ignore[attr-defined]
-    started, connect = RankStart(here.rank, 0, {}, None, here.port, survives=False), lambda: store
-    if here.goes_on:
+    store = dist.PrefixStore(f"hetsim run {number}", launchers_store(process))  # type: ignore[attr-defined]
+    started, connect = RankStart(process.rank, 0, {}, None, process.port, survives=False), lambda: store
+    if process.goes_on:
         # device=auto is another one on a host with a GPU than on one without, and all ranks have to meet in the same way
-        survives = survives_losses(experiment, told(store, here, "device", experiment.device_of(here.rank)))
-        schedule = FaultSchedule(experiment, began=seconds_before(experiment))
+        survives = survives_losses(experiment, gather_texts(store, process, "device", experiment.device_of(process.rank)))
+        schedule = FaultSchedule(experiment, began=seconds_at_begin(experiment))
         absent = dict(schedule.absent)
         run = surviving_run(experiment, schedule, survives=survives, lost_after=settings.lost_after_seconds, number=number, announced=True)
-        launchers = client(here.address, here.port)
-        if here.again is None or number > here.again.number:
-            announce(launchers, run if survives else None, leads=here.rank == experiment.leader)
+        launchers = client(process.address, process.port)
+        if process.again is None or number > process.again.number:
+            announce(launchers, run if survives else None, leads=process.rank == experiment.leader)
         if survives:
-            incarnation, joins_at = 0, schedule.joins.get(here.rank)
-            if here.again is not None:
-                incarnation, joins_at = here.again.incarnation, here.again.joins_at
-            started = RankStart(here.rank, incarnation, absent, joins_at, here.port, True, run.succession)
-            connect = partial(client_of_run, here, number)
+            incarnation, joins_at = 0, schedule.joins.get(process.rank)
+            if process.again is not None:
+                incarnation, joins_at = process.again.incarnation, process.again.joins_at
+            started = RankStart(process.rank, incarnation, absent, joins_at, process.port, True, run.succession)
+            connect = partial(client_of_run, process, number)
     if not settings.one_host:
-        check_interfaces(store, here, settings.interface)
+        check_interfaces(store, process, settings.interface)
     permit_realtime_priority(permitted=settings.emulate != "quota")
-    cap = cap_of(experiment, settings, here.rank)
+    cap = cap_of(experiment, settings, process.rank)
 
     def report(error: RunFailed | PeerLost) -> None:
         if not leave_reason(str(error), order=CONSEQUENCE if isinstance(error, PeerLost) else 1):
@@ -99,11 +99,11 @@ def _join(
     except PeerLost as error:
         raise RunFailed(str(error)) from error
     except dist.DistError as error:
-        raise RunFailed(f"rank {here.rank} cannot reach the launcher's store any more: the run is lost") from PeerLost(str(error))
+        raise RunFailed(f"rank {process.rank} cannot reach the launcher's store any more: the run is lost") from PeerLost(str(error))
     except Exception as error:
         if survives and not isinstance(error.__cause__, PeerLost):  # it would come again, so it is no loss: the run fails
             with contextlib.suppress(RuntimeError):
-                run_store(launchers, number).set(failed_key(here.rank), "")
+                run_store(launchers, number).set(failed_key(process.rank), "")
         raise
 
 

@@ -16,35 +16,35 @@ import torch.distributed as dist
 
 from hetsim.distributed.communication.gloo import RENDEZVOUS_TIMEOUT
 from hetsim.distributed.environment import LOOPBACK, Launched
-from hetsim.distributed.membership.keeper import BEGAN, STOP, SurvivingRun, began_key, moment, of_peer, rank_number
+from hetsim.distributed.membership.keeper import BEGAN, STOP, SurvivingRun, began_key, finite_seconds, rank_number, read_entry
 from hetsim.errors import RunFailed
 
 
 @cache
-def launchers_store(here: Launched) -> Any:
+def launchers_store(process: Launched) -> Any:
     """The processes' store. The launcher hosts it if it sets the variable that torch reads, and otherwise rank 0."""
     try:
-        if here.by == "SLURM":
-            return dist.TCPStore(here.address, here.port, here.size, here.rank == 0, RENDEZVOUS_TIMEOUT)  # type: ignore[attr-defined]
+        if process.by == "SLURM":
+            return dist.TCPStore(process.address, process.port, process.size, process.rank == 0, RENDEZVOUS_TIMEOUT)  # type: ignore[attr-defined]
         store, _, _ = next(dist.rendezvous("env://", timeout=RENDEZVOUS_TIMEOUT))  # type: ignore[attr-defined]
     except dist.DistError as error:
         seconds, reason = f"{RENDEZVOUS_TIMEOUT.total_seconds():.0f} s", str(error).splitlines()[0]
         raise RunFailed(
-            f"rank {here.rank} did not find the others at {here.address}:{here.port} ({reason}): start all processes within {seconds}, "
-            f"and set MASTER_ADDR and MASTER_PORT to an address and a free port of the host of rank 0"
+            f"rank {process.rank} did not find the others at {process.address}:{process.port} ({reason}): "
+            f"start all processes within {seconds}, and set MASTER_ADDR and MASTER_PORT to an address and a free port of the host of rank 0"
         ) from None
     return store
 
 
-def told(store: Any, here: Launched, what: str, mine: str) -> list[str]:
+def gather_texts(store: Any, process: Launched, name: str, own_text: str) -> list[str]:
     """Each rank's own text, in rank order. Waits until all have written theirs."""
-    store.set(f"{what}/{here.rank}", mine)
-    return [store.get(f"{what}/{rank}").decode() for rank in range(here.size)]
+    store.set(f"{name}/{process.rank}", own_text)
+    return [store.get(f"{name}/{rank}").decode() for rank in range(process.size)]
 
 
-def check_interfaces(store: Any, here: Launched, interface: str) -> None:
+def check_interfaces(store: Any, process: Launched, interface: str) -> None:
     """Raise ValueError on each rank if some ranks would use the loopback interface, where others cannot reach them."""
-    names = told(store, here, "interface", interface)
+    names = gather_texts(store, process, "interface", interface)
     if LOOPBACK in names and set(names) != {LOOPBACK}:
         raise ValueError(
             f"rank {names.index(LOOPBACK)} would use its loopback interface, by which no other host reaches it: set MASTER_ADDR to an "
@@ -55,9 +55,9 @@ def check_interfaces(store: Any, here: Launched, interface: str) -> None:
 ANNOUNCED, LOST = "announced", "a rank is lost"
 
 
-def announced(store: Any) -> SurvivingRun | None:
+def announced_run(store: Any) -> SurvivingRun | None:
     """The current run; None if it ends with any process."""
-    return of_peer(store, ANNOUNCED, SurvivingRun.of_entries) if store.check([ANNOUNCED]) and store.get(ANNOUNCED) else None
+    return read_entry(store, ANNOUNCED, SurvivingRun.of_entries) if store.check([ANNOUNCED]) and store.get(ANNOUNCED) else None
 
 
 def announce(store: Any, run: SurvivingRun | None, *, leads: bool) -> None:
@@ -65,12 +65,14 @@ def announce(store: Any, run: SurvivingRun | None, *, leads: bool) -> None:
     if leads:
         store.set(ANNOUNCED, "" if run is None else json.dumps(asdict(run)))
     if store.check([LOST]):
-        raise RunFailed(f"rank {of_peer(store, LOST, rank_number)} was lost in an earlier run of these processes: call hetsim-launch again")
+        raise RunFailed(
+            f"rank {read_entry(store, LOST, rank_number)} was lost in an earlier run of these processes: call hetsim-launch again"
+        )
 
 
 def ask_to_stop(store: Any) -> bool:
     """Ask the current run to save a checkpoint and stop. Returns False if it saves none."""
-    run = announced(store)
+    run = announced_run(store)
     if run is None or not run.saves:
         return False
     run_store(store, run.number).set(STOP, "1")
@@ -82,9 +84,9 @@ def client(address: str, port: int) -> Any:
     return dist.TCPStore(address, port, is_master=False, timeout=RENDEZVOUS_TIMEOUT)  # type: ignore[attr-defined]
 
 
-def client_of_run(here: Launched, number: int) -> Any:
+def client_of_run(process: Launched, number: int) -> Any:
     """Another client for the part of the launchers' store that this run's ranks use."""
-    return run_store(client(here.address, here.port), number)
+    return run_store(client(process.address, process.port), number)
 
 
 def run_store(store: Any, number: int) -> Any:
@@ -92,7 +94,7 @@ def run_store(store: Any, number: int) -> Any:
     return dist.PrefixStore(f"hetsim elastic run {number}", store)  # type: ignore[attr-defined]
 
 
-def on_leaders_clock(store: Any, ranks: Iterable[int], now: float) -> float:
+def leaders_time(store: Any, ranks: Iterable[int], now: float) -> float:
     """Convert this time of these ranks' host to the leader's clock, from the run's beginning by both clocks."""
-    own = next((of_peer(store, began_key(rank), moment) for rank in ranks if store.check([began_key(rank)])), now)
-    return of_peer(store, BEGAN, moment) + now - own
+    hosts_begin = next((read_entry(store, began_key(rank), finite_seconds) for rank in ranks if store.check([began_key(rank)])), now)
+    return read_entry(store, BEGAN, finite_seconds) + now - hosts_begin

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 
 from hetsim.checkpoints.resume import clock_of
 from hetsim.distributed.launch.failure_report import CAUSE, CONSEQUENCE
-from hetsim.distributed.membership.keeper import FAILED, SUSPECT, SurvivingRun, Upcoming, lost_with
+from hetsim.distributed.membership.keeper import FAILED, SUSPECT, SurvivingRun, Upcoming, loss_sentence
 from hetsim.errors import RunFailed
 from hetsim.runtime.experiment import Experiment
 
@@ -82,7 +82,7 @@ class SupervisedProcess(ABC):
     def failure(self, end: End, role: str = "") -> tuple[int, Exception]:
         """The order and the error of a run that ends with this process. `role` describes its rank."""
         if end.order is None:
-            return 1, RunFailed(lost_with(self.rank, self.reason, role))
+            return 1, RunFailed(loss_sentence(self.rank, self.reason, role))
         return end.order, end.answer
 
 
@@ -100,7 +100,7 @@ class ToKeeper(Protocol):
     def reports(self) -> Iterator[tuple[Any, ...]]:
         """The keeper's reports since the last call: (SUSPECT, rank, incarnation, why), (FAILED, order, sentence)."""
 
-    def tell(self, what: str, rank: int, incarnation: int, at: float = 0.0, why: str = "") -> None:
+    def tell(self, event: str, rank: int, incarnation: int, at: float = 0.0, why: str = "") -> None:
         """Report that a process was "started", or "lost" at this time of this host's clock."""
 
     def run_without(self, rank: int) -> SurvivingRun | None:
@@ -144,17 +144,17 @@ class Supervision:
 
     def look(self, now: float) -> None:
         """Follow the keeper's reports, judge ended processes, and inject faults that are due at this time."""
-        for what, *about in self._keeper.reports():
-            if what == FAILED:
-                order, sentence = about
+        for kind, *details in self._keeper.reports():
+            if kind == FAILED:
+                order, sentence = details
                 self.failures.append((order, RunFailed(sentence)))
-            elif what == SUSPECT:
-                self._kill(*about)
+            elif kind == SUSPECT:
+                self._kill(*details)
         for process in list(self.running):
             if (end := process.end()) is not None:
                 self.running.remove(process)
                 self._ended.append((process, end, now))
-        self._ended = [each for each in self._ended if not self._judge(*each, now)]
+        self._ended = [entry for entry in self._ended if not self._judge(*entry, now)]
         if self.undecided:
             self._inject(now)
 
@@ -216,7 +216,7 @@ class Supervision:
                     process.hurt_at, process.back_at = None if fault.kind == "continue" else now, fault.until
 
 
-def seconds_before(experiment: Experiment) -> float:
+def seconds_at_begin(experiment: Experiment) -> float:
     """The run's clock at the beginning of a run with faults: that of its checkpoint, or 0."""
     faults = experiment.cluster.faults
     return clock_of(experiment.resume) if experiment.resume is not None and (faults.nodes or faults.pauses) else 0.0

@@ -15,18 +15,18 @@ MAX_ANNOUNCED = 1000
 
 
 def survives_losses(experiment: Experiment, devices: Sequence[str] | None = None) -> bool:
-    """Whether a run under hetsim's own launcher survives the loss of a rank. `devices` are as in `ended_by_a_loss`."""
-    return ended_by_a_loss(experiment, devices) is None
+    """Whether a run under hetsim's own launcher survives the loss of a rank. `devices` are as in `obstacle_to_survival`."""
+    return obstacle_to_survival(experiment, devices) is None
 
 
-def ended_by_a_loss(experiment: Experiment, devices: Sequence[str] | None = None) -> str | None:
+def obstacle_to_survival(experiment: Experiment, devices: Sequence[str] | None = None) -> str | None:
     """Why a run under hetsim's own launcher ends after the loss of a rank, and what to change; None if it continues.
 
     NCCL's groups cannot form again in a process. So methods whose ranks form new groups need ranks on the CPU. `devices` are all ranks'
     devices, as their hosts have found them. Without it, this host's own result is used for all.
     """
-    found = devices or [experiment.device_of(rank) for rank in range(experiment.num_ranks)]
-    on_cpu = all(device.startswith("cpu") for device in found)
+    names = devices or [experiment.device_of(rank) for rank in range(experiment.num_ranks)]
+    on_cpu = all(device.startswith("cpu") for device in names)
     if not on_cpu and experiment.coordination.regroups:
         return "with GPUs only a server continues without a worker, because NCCL cannot: take device=cpu"
     return None
@@ -46,14 +46,14 @@ def surviving_run(
 
 def check_faults(experiment: Experiment, *, lost_after: float) -> None:
     """Raise ValueError if these faults cannot be injected into real processes."""
-    here, faults = launched(), experiment.cluster.faults
+    process, faults = launched(), experiment.cluster.faults
     stops = faults.pauses or any(outages.hangs for outages in faults.nodes.values())
-    if here is not None and not here.goes_on:
+    if process is not None and not process.goes_on:
         raise ValueError(
-            f"cluster.faults are injected where hetsim backend=dist or hetsim-launch starts all processes, and {here.by} started these: "
+            f"cluster.faults are injected where hetsim backend=dist or hetsim-launch starts all processes, and {process.by} started these: "
             "start it with one of them, take backend=sim, or cluster.faults=null"
         )
-    if (why := ended_by_a_loss(experiment)) is not None:
+    if (why := obstacle_to_survival(experiment)) is not None:
         raise ValueError(f"cluster.faults are injected into runs that survive them, and {why}, backend=sim or cluster.faults=null")
     if stops and faults.lost_after_seconds != lost_after:
         raise ValueError(
@@ -74,15 +74,15 @@ class FaultSchedule(Upcoming):
         self.absent: dict[int, float] = {}
         """The same ranks, and the begins of their absences."""
         super().__init__()
-        self._hangs = {rank: its.hangs for rank, its in experiment.cluster.faults.nodes.items()}
+        self._hangs = {rank: node_outages.hangs for rank, node_outages in experiment.cluster.faults.nodes.items()}
         for rank, pauses in experiment.cluster.faults.pauses.items():
             for start, until in pauses:
                 if until > began:
                     self._upcoming += [Fault(max(start, began), rank, "stop", until), Fault(until, rank, "continue")]
         heapq.heapify(self._upcoming)
-        self._outages = {rank: self._from(began, outages(experiment.cluster, rank, seed=experiment.seed)) for rank in self._hangs}
-        for rank, its in self._outages.items():
-            first = next(its, None)
+        self._outages = {rank: self._outages_after(began, outages(experiment.cluster, rank, seed=experiment.seed)) for rank in self._hangs}
+        for rank, node_outages in self._outages.items():
+            first = next(node_outages, None)
             if first is None:
                 continue
             start, until = first
@@ -93,8 +93,8 @@ class FaultSchedule(Upcoming):
                 self._schedule(rank, start, until)
 
     @staticmethod
-    def _from(began: float, its: Iterator[tuple[float, float]]) -> Iterator[tuple[float, float]]:
-        return ((start, until) for start, until in its if until > began)
+    def _outages_after(began: float, intervals: Iterator[tuple[float, float]]) -> Iterator[tuple[float, float]]:
+        return ((start, until) for start, until in intervals if until > began)
 
     def first(self, count: int) -> list[Fault]:
         """Remove and return at most this number of faults."""

@@ -48,11 +48,11 @@ class Store(Protocol):
         """Whether all of these keys have been written."""
 
 
-def of_peer(store: Store, key: str, read: Callable[[Any], T]) -> T:
+def read_entry(store: Store, key: str, convert: Callable[[Any], T]) -> T:
     """The value of a key in JSON, converted by `read`. Raises RunFailed for an invalid value."""
     text = store.get(key)
     try:
-        return read(json.loads(text))
+        return convert(json.loads(text))
     except WRONG:
         shown = checks.one_line(text.decode(errors="replace")[: checks.MAX_SHOWN])
         raise RunFailed(
@@ -61,16 +61,16 @@ def of_peer(store: Store, key: str, read: Callable[[Any], T]) -> T:
         ) from None
 
 
-def moment(value: Any) -> float:
+def finite_seconds(value: Any) -> float:
     """A finite number of seconds."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise ValueError("no moment")
     return float(value)
 
 
-def later(value: Any) -> float:
+def seconds_or_never(value: Any) -> float:
     """A number of seconds, or infinity for never."""
-    return math.inf if value == math.inf else moment(value)
+    return math.inf if value == math.inf else finite_seconds(value)
 
 
 def rank_number(value: Any) -> int:
@@ -85,7 +85,7 @@ def text(value: Any) -> str:
     return value
 
 
-def listed(value: Any) -> list[Any]:
+def checked_list(value: Any) -> list[Any]:
     """A list."""
     if not isinstance(value, list):
         raise ValueError("no list")
@@ -133,10 +133,10 @@ class Upcoming:
 
     def due(self, seconds: float) -> Sequence[Fault]:
         """Remove and return the faults that are due by now."""
-        found = []
+        faults = []
         while self._upcoming and self.next_seconds <= seconds:
-            found.append(self._next())
-        return found
+            faults.append(self._next())
+        return faults
 
     def _next(self) -> Fault:
         return heapq.heappop(self._upcoming)
@@ -173,8 +173,11 @@ class SurvivingRun:
         checks.seconds("lost_after", run.lost_after)
         checks.flag("succession", run.succession)
         checks.flag("saves", run.saves)
-        joins = [(rank_number(rank), later(seconds)) for rank, seconds in listed(run.joins)]
-        faults = [(later(seconds), rank_number(rank), text(kind), *map(later, until)) for seconds, rank, kind, *until in listed(run.faults)]
+        joins = [(rank_number(rank), seconds_or_never(seconds)) for rank, seconds in checked_list(run.joins)]
+        faults = [
+            (seconds_or_never(seconds), rank_number(rank), text(kind), *map(seconds_or_never, until))
+            for seconds, rank, kind, *until in checked_list(run.faults)
+        ]
         return replace(run, joins=joins, faults=faults)
 
     @property
@@ -192,7 +195,7 @@ class SurvivingRun:
         return RECORD if rank < self.num_workers else ", the server," if rank == self.num_workers else ", a local server,"
 
 
-def lost_with(rank: int, why: str, role: str = "") -> str:
+def loss_sentence(rank: int, why: str, role: str = "") -> str:
     """The error of a run that ends with this rank's process."""
     return f"the process of rank {rank}{role} {why}: the run is lost"
 
@@ -213,7 +216,7 @@ class View:
         """The member of the longest standing. Of the first members, the lowest rank."""
         return next(iter(self.members), None)
 
-    def encoded(self) -> str:
+    def as_json(self) -> str:
         """As JSON."""
         return json.dumps([self.generation, list(self.members.items()), self.lost, self.over])
 
@@ -223,8 +226,8 @@ class View:
         generation, members, lost, over = entries
         return cls(
             checks.whole("generation", generation),
-            {rank_number(rank): rank_number(incarnation) for rank, incarnation in listed(members)},
-            tuple(Loss(rank_number(rank), rank_number(incarnation), moment(at)) for rank, incarnation, at in listed(lost)),
+            {rank_number(rank): rank_number(incarnation) for rank, incarnation in checked_list(members)},
+            tuple(Loss(rank_number(rank), rank_number(incarnation), finite_seconds(at)) for rank, incarnation, at in checked_list(lost)),
             checks.flag("over", over),
         )
 
@@ -295,9 +298,9 @@ class Keeper:
         self._awaited = {(rank, 0) for rank, seconds in run.joins if seconds < math.inf}
         self._beats: dict[tuple[int, int], tuple[bytes, float]] = {}
 
-    def hear(self, what: str, rank: int, incarnation: int, at: float = 0.0, why: str = "") -> None:
+    def hear(self, event: str, rank: int, incarnation: int, at: float = 0.0, why: str = "") -> None:
         """Handle a launcher's report: a process was started and will join, or has ended, at this time and for this reason."""
-        if what == "started":
+        if event == "started":
             self._awaited.add((rank, incarnation))
             return
         self._awaited.discard((rank, incarnation))
@@ -305,7 +308,7 @@ class Keeper:
         if self.view.members.get(rank) != incarnation:
             self._check_lost(self.view.members, rank, at, why)
             return
-        members = {other: its for other, its in self.view.members.items() if other != rank}
+        members = {member: starts for member, starts in self.view.members.items() if member != rank}
         self._check_lost(members, rank, at, why)
         self._publish(members, lost=(Loss(rank, incarnation, at),))
 
@@ -313,8 +316,8 @@ class Keeper:
         """Report if the run is lost with this rank, so that only these members are left."""
         run, seconds = self.run, 0.0 if self.began is None else at - self.began
         if run.succession and self.view.over and rank == self.view.senior:
-            self.tell((FAILED, 1, lost_with(rank, why, RECORD)))
-        elif not self.view.over and not any(other < run.num_workers for other in (*members, *(each for each, _ in self._awaited))):
+            self.tell((FAILED, 1, loss_sentence(rank, why, RECORD)))
+        elif not self.view.over and not any(peer < run.num_workers for peer in (*members, *(awaited for awaited, _ in self._awaited))):
             self.tell((FAILED, 2, f"every node of the cluster is gone at {seconds:.3g} s and none comes back: the run is lost"))
         elif run.succession and not members:
             self.tell((FAILED, 2, f"every node of the cluster is gone at {seconds:.3g} s, and the weights are: the run is lost"))
@@ -331,7 +334,7 @@ class Keeper:
             self.end()
         if self.store.check([again_key(self.view.generation)]):
             self._publish(self.view.members)
-        joining = {each for each in self._awaited if self.store.check([join_key(*each)])}
+        joining = {member for member in self._awaited if self.store.check([join_key(*member)])}
         if joining and not self.view.over:
             self._awaited -= joining
             self._publish({**self.view.members, **dict(sorted(joining))})
@@ -340,7 +343,7 @@ class Keeper:
 
     def _has_begun(self) -> bool:
         if self.began is None and self.store.check([BEGAN]):
-            self.began = of_peer(self.store, BEGAN, moment)
+            self.began = read_entry(self.store, BEGAN, finite_seconds)
             self.tell((BEGAN, self.began))
         return self.began is not None
 
@@ -366,7 +369,7 @@ class Keeper:
 
     def _publish(self, members: Mapping[int, int], *, lost: tuple[Loss, ...] = (), over: bool = False) -> None:
         self.view = View(self.view.generation + 1, dict(members), lost, over or self.view.over)
-        self.store.set(view_key(self.view.generation), self.view.encoded())
+        self.store.set(view_key(self.view.generation), self.view.as_json())
         self.store.compare_set(go_key(self.view.generation - 1), "", VOID)  # unless all its members are here, and connect
 
 

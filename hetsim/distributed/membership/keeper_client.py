@@ -26,12 +26,12 @@ from hetsim.distributed.membership.keeper import (
     again_key,
     beat_key,
     began_key,
+    finite_seconds,
     go_key,
     here_key,
     join_key,
     left_key,
-    moment,
-    of_peer,
+    read_entry,
     view_key,
 )
 from hetsim.distributed.pacing.padding import clock
@@ -71,8 +71,8 @@ class Ledger:
                 return
             self._generation = view.generation
             for loss in view.lost:
-                known = min(now, self._seen.pop(loss.rank, now))
-                self._losses.append((loss._replace(at=min(loss.at, known)), known))  # a launcher may notice it later
+                noticed = min(now, self._seen.pop(loss.rank, now))
+                self._losses.append((loss._replace(at=min(loss.at, noticed)), noticed))  # a launcher may notice it later
             for rank, incarnation in view.members.items():
                 if self._members.get(rank) != incarnation:
                     self._seen.pop(rank, None)
@@ -87,20 +87,20 @@ class Ledger:
     def saved(self) -> dict[str, Any]:
         """The leader's record by the first leader's clock, for a rank that joins and may lead later."""
         with self._lock:
-            seen = {"losses": self._losses, "returns": self._returns, "regroups": self._regroups}
+            events = {"losses": self._losses, "returns": self._returns, "regroups": self._regroups}
             return {
-                "generation": self._generation, "members": dict(self._members), "absent": self.absent, **_shifted(seen, -self.shift),
+                "generation": self._generation, "members": dict(self._members), "absent": self.absent, **_shift_times(events, -self.shift),
             }  # fmt: skip
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Take over the leader's record, with its times. This process's later entries stay."""
         with self._lock:
-            seen = _shifted(saved, self.shift)
-            losses, returns = seen["losses"], seen["returns"]
+            events = _shift_times(saved, self.shift)
+            losses, returns = events["losses"], events["returns"]
             ahead = self._generation > saved["generation"]
             self._losses[: len(losses) if ahead else None] = losses
             self._returns[: len(returns) if ahead else None] = returns
-            self._regroups = seen["regroups"]
+            self._regroups = events["regroups"]
             self.absent = dict(saved["absent"])
             if not ahead:
                 self._generation, self._members = saved["generation"], dict(saved["members"])
@@ -142,12 +142,12 @@ class Ledger:
         }
 
 
-def _shifted(seen: Mapping[str, Any], seconds: float) -> dict[str, list[Any]]:
+def _shift_times(events: Mapping[str, Any], seconds: float) -> dict[str, list[Any]]:
     """The same times, by a clock that is this many seconds ahead."""
     return {
-        "losses": [(loss._replace(at=loss.at + seconds), known + seconds) for loss, known in seen["losses"]],
-        "returns": [(rank, at + seconds) for rank, at in seen["returns"]],
-        "regroups": [(start + seconds, end + seconds) for start, end in seen["regroups"]],
+        "losses": [(loss._replace(at=loss.at + seconds), noticed + seconds) for loss, noticed in events["losses"]],
+        "returns": [(rank, at + seconds) for rank, at in events["returns"]],
+        "regroups": [(start + seconds, end + seconds) for start, end in events["regroups"]],
     }
 
 
@@ -168,14 +168,14 @@ PATIENCE_SECONDS = 15.0
 """The time for the keeper to answer, in addition to the time after which it suspects a rank."""
 
 
-def failed_elsewhere() -> RunFailed:
+def failure_elsewhere() -> RunFailed:
     """The error that ends the run on a rank that has not failed itself."""
     error = RunFailed("the run has failed on another rank")
     error.__cause__ = PeerLost("the run has failed on another rank")  # which is nearer to the cause, and says it
     return error
 
 
-def over_too_early() -> RunFailed:
+def early_end() -> RunFailed:
     """The error that ends the run on the leader, because only the leader may declare the run over."""
     return RunFailed("another process said that the run is over before it was: the run is lost")
 
@@ -294,13 +294,13 @@ class KeeperClient:
 
     def began(self) -> float:
         """The beginning of the run, by this host's clock. Waits until it is known."""
-        return self._began(self._store)[1]
+        return self._begins(self._store)[1]
 
-    def _began(self, store: Any) -> tuple[float, float]:
+    def _begins(self, store: Any) -> tuple[float, float]:
         """The beginning of the run, by the keeper's clock and by this host's."""
-        began = of_peer(store, BEGAN, moment)
-        own = began_key(self.rank)
-        self.ledger.shift = of_peer(store, own, moment) - began if store.check([own]) else 0.0
+        began = read_entry(store, BEGAN, finite_seconds)
+        own_key = began_key(self.rank)
+        self.ledger.shift = read_entry(store, own_key, finite_seconds) - began if store.check([own_key]) else 0.0
         return began, began + self.ledger.shift
 
     def join(self) -> None:
@@ -317,7 +317,7 @@ class KeeperClient:
 
     def newest_saved(self) -> int | None:
         """The version of the newest complete checkpoint of this run; None if there is none."""
-        return of_peer(self._store, SAVED, partial(checks.whole, "version", least=0)) if self._store.check([SAVED]) else None
+        return read_entry(self._store, SAVED, partial(checks.whole, "version", least=0)) if self._store.check([SAVED]) else None
 
     def tell_over(self) -> None:
         """On the leader: report that its program has ended."""
@@ -377,10 +377,10 @@ class KeeperClient:
             if self.broken is not None or not after_end:
                 self.check_over()
             if not view.members:
-                raise failed_elsewhere()
+                raise failure_elsewhere()
             if not self.takes_part:  # it was suspected, and is being ended
-                gone = f"rank {self.rank} was suspected to be lost, and is not missed any more"
-                raise RunFailed(gone) from PeerLost(gone)
+                reason = f"rank {self.rank} was suspected to be lost, and is not missed any more"
+                raise RunFailed(reason) from PeerLost(reason)
             go = go_key(view.generation)
             self._store.set(here_key(view.generation, self.rank), "")  # no counter, which another program could keep from its end
             if self._store.check([here_key(view.generation, rank) for rank in view.members]):
@@ -399,14 +399,14 @@ class KeeperClient:
         try:
             while True:
                 generation += 1
-                view = of_peer(store, view_key(generation), View.of_entries)
+                view = read_entry(store, view_key(generation), View.of_entries)
                 if self._closed.is_set():
                     if view.members:
                         continue
                     break
                 if view.lost:
-                    began, own = self._began(store)
-                    view = replace(view, lost=tuple(loss._replace(at=loss.at - began + own) for loss in view.lost))
+                    began, own_began = self._begins(store)
+                    view = replace(view, lost=tuple(loss._replace(at=loss.at - began + own_began) for loss in view.lost))
                 self.ledger.see(view, clock())
                 self._first = self._first or dict(view.members)
                 with self._changed:

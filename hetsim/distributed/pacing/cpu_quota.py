@@ -61,15 +61,15 @@ class CpuCgroup(ABC):
     @property
     def share(self) -> tuple[float, float] | None:
         """The smallest share of a core that limits this group or a parent, and its period in seconds; None without a limit."""
-        found = []
+        shares = []
         for group in (self.path, *self.path.parents):
             try:
                 quota, period = map(float, self.limit(group))
             except (OSError, ValueError):  # the files are missing at the top, and no limit is "max"
                 continue
             if quota > 0 and period > 0:
-                found.append((quota / period, period / 1e6))
-        return min(found, default=None)
+                shares.append((quota / period, period / 1e6))
+        return min(shares, default=None)
 
     def enter(self, group: Path) -> None:
         """Move the calling thread to this group. Threads that it starts later are in it, too."""
@@ -149,7 +149,7 @@ def own_cgroup(root: Path = Path("/")) -> CpuCgroup:
     for controllers, version in versions[:1]:
         for mount in mounts:
             place, _, kind = mount.partition(" - ")
-            top, point = (_unescaped(field) for field in place.split()[3:5])
+            top, point = (_unescape(field) for field in place.split()[3:5])
             fstype, _, options = kind.split()[:3]
             of_it = fstype == "cgroup" and "cpu" in options.split(",") if controllers else fstype == "cgroup2"
             path = Path(paths[controllers])
@@ -172,9 +172,9 @@ def _write(path: Path, text: str) -> None:
         path.write_text(text)
 
 
-def _unescaped(field: str) -> str:
+def _unescape(field: str) -> str:
     """A path from mountinfo, with its octal numbers for spaces, tabs, newlines and backslashes replaced."""
-    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), field)
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), field)
 
 
 if TYPE_CHECKING:
@@ -231,8 +231,8 @@ class CgroupCap(CpuCap):
         assert self._cgroup is not None
         try:
             with contextlib.suppress(OSError):  # this process is being ended, and its group was removed
-                done = asdict(self._cgroup.throttling(self.group))
-                self.report = {"cpu_quota": self.share, "period_seconds": self.period_us / 1e6, **done}
+                throttling = asdict(self._cgroup.throttling(self.group))
+                self.report = {"cpu_quota": self.share, "period_seconds": self.period_us / 1e6, **throttling}
         finally:
             self.remove()
 
@@ -328,8 +328,8 @@ def quota_warnings(experiment: Experiment, workers: Sequence[Mapping[str, Any]])
     warnings = []
     shares = sum(1.0 if node.cpu_quota is None else node.cpu_quota for node in experiment.cluster.nodes)
     cores = len(os.sched_getaffinity(0))
-    here = launched()
-    if shares > cores and (here is None or here.one_host):
+    process = launched()
+    if shares > cores and (process is None or process.one_host):
         warnings.append(
             f"the workers' shares add up to {shares:.3g} cores, and this machine has {cores}: they may have had less than their cpu_quota"
         )

@@ -109,17 +109,17 @@ def realtime_priority() -> Iterator[None]:
     spins. On the same core, that thread keeps the caller from running until the system intervenes, after most of a second. With four
     ranks on two cores, 38 of 400 broadcasts of 40 kB by ordinary threads took 0.1 to 1 s. With real-time threads none took more than 8 ms.
     """
-    before = None
+    previous = None
     with contextlib.suppress(AttributeError, OSError):
         if _may_be_urgent and os.sched_getparam(0).sched_priority == 0:
             ordinary = os.sched_getscheduler(0)
             os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
-            before = ordinary
+            previous = ordinary
     try:
         yield
     finally:
-        if before is not None:
-            os.sched_setscheduler(0, before, os.sched_param(0))
+        if previous is not None:
+            os.sched_setscheduler(0, previous, os.sched_param(0))
 
 
 def emulation(settings: Settings, kinds: dict[str, LateResults], *, library: str, shared_links: bool) -> dict[str, Any]:

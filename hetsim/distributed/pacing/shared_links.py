@@ -92,10 +92,10 @@ class SharedLinks:
         moment = max(transfer.begins, begun[0].moment)
         place = bisect_right(begun, moment, key=attrgetter("moment"))
         begun.insert(place, Begun(moment, self._connection(sender, receiver), transfer, {}))
-        for before, each in pairwise(begun[place - 1 :]):
-            assert each.connection is not None
-            each.queues = flowed(before, each.moment, self._began)
-            each.queues.setdefault(each.connection, deque()).append((each.transfer.nbytes, each.transfer))
+        for earlier, later in pairwise(begun[place - 1 :]):
+            assert later.connection is not None
+            later.queues = queues_at(earlier, later.moment, self._began)
+            later.queues.setdefault(later.connection, deque()).append((later.transfer.nbytes, later.transfer))
         while begun[1].moment < begun[-1].moment - HORIZON:
             begun.pop(0)
         self._projected = False
@@ -103,7 +103,7 @@ class SharedLinks:
     def project(self) -> None:
         """Set the end of each transfer, assuming that no other transfer begins."""
         if not self._projected:
-            flowed(self._begun[-1], inf, self._began)
+            queues_at(self._begun[-1], inf, self._began)
             self._projected = True
 
     def _connection(self, sender: int, receiver: int) -> Connection:
@@ -112,14 +112,14 @@ class SharedLinks:
         return self._connections[sender, receiver]
 
 
-def flowed(begun: Begun, until: float, began: float = 0.0) -> Queues:
+def queues_at(begun: Begun, until: float, began: float = 0.0) -> Queues:
     """The transfers that remain at this moment of those in progress at `begun`, if no other has begun since."""
     queues = {connection: deque(queue) for connection, queue in begun.queues.items() if queue}
     advance(queues, begun.moment, until, began)
     return queues
 
 
-def changed(connections: Iterable[Connection], moment: float, began: float) -> float:
+def set_rates(connections: Iterable[Connection], moment: float, began: float) -> float:
     """Set the rates of changing links to their rates at a moment. Returns the time until which they hold."""
     holds = inf
     for link in dict.fromkeys(link for connection in connections for link in connection.links):
@@ -135,16 +135,16 @@ def advance(queues: Queues, moment: float, until: float, began: float = 0.0) -> 
         heads = {connection: queue[0] for connection, queue in queues.items() if queue}
         for connection, (_, transfer) in heads.items():
             connection.weight = transfer.weight
-        holds = changed(heads, moment, began)
+        holds = set_rates(heads, moment, began)
         rates = fair_rates(list(heads))
-        ends = {connection: moment + left / rates[connection] for connection, (left, _) in heads.items()}
+        ends = {connection: moment + remaining / rates[connection] for connection, (remaining, _) in heads.items()}
         until_next = min([until, holds, *ends.values()])
-        for connection, (left, transfer) in heads.items():
+        for connection, (remaining, transfer) in heads.items():
             queues[connection].popleft()
             if ends[connection] <= until_next:
                 transfer.ends = until_next
             else:
-                queues[connection].appendleft((left - rates[connection] * (until_next - moment), transfer))
+                queues[connection].appendleft((remaining - rates[connection] * (until_next - moment), transfer))
         moment = until_next
 
 
@@ -164,7 +164,7 @@ class LinkEmulator:
         self.carries = links.carries
         self._links = links
         self._path = path
-        self._file = opened(path)
+        self._file = open_locked(path)
         weakref.finalize(self, os.close, self._file)
         self._lock = Lock()
         self._num_read = 0
@@ -203,8 +203,8 @@ class LinkEmulator:
 
     def _read(self) -> None:
         while len(records := os.pread(self._file, RECORD.size * MANY, RECORD.size * self._num_read)) >= RECORD.size:
-            whole = len(records) // RECORD.size * RECORD.size  # at the end of a page, part of a record may be there before the rest
-            for sender, receiver, at, nbytes in RECORD.iter_unpack(records[:whole]):
+            complete = len(records) // RECORD.size * RECORD.size  # at the end of a page, part of a record may be there before the rest
+            for sender, receiver, at, nbytes in RECORD.iter_unpack(records[:complete]):
                 transfer = Transfer(at, nbytes)
                 self._links.begin(sender, receiver, transfer)
                 if receiver == self.rank:
@@ -212,7 +212,7 @@ class LinkEmulator:
                 self._num_read += 1
 
 
-def opened(path: Path) -> int:
+def open_locked(path: Path) -> int:
     """Open the file at this path, create it if missing, and lock it to mark it as used."""
     while True:
         file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)

@@ -49,7 +49,7 @@ class PendingCheckpoint:
     seconds: float
     progress: dict[str, Any]
     server: RankState
-    parts: dict[int, bytes] = field(default_factory=dict)
+    packed_states: dict[int, bytes] = field(default_factory=dict)
 
 
 class Saving(Answering):
@@ -80,12 +80,12 @@ class Saving(Answering):
         """Whether all ranks follow the leader's decision at each commit."""
         self.stopped = False
         """Whether the leader has ended the run on request. If ranks agree at commits, all know it."""
-        self.given: list[bytes] = []
+        self.sent_rows: list[bytes] = []
         """On another rank: the rows that it sent last. They are lost with a leader that has not saved them."""
         self._absences = absences
         self._on_saved = on_saved
         self._progress_at_end: dict[str, Any] = {}
-        self._asked: PendingCheckpoint | None = None
+        self._pending: PendingCheckpoint | None = None
         self._workers = experiment.workers_of(self.rank) if self.rank != experiment.leader else []
         """The workers of a local server."""
         self._answer: tuple[int, bytes] | None = None
@@ -96,45 +96,45 @@ class Saving(Answering):
         self.write_answered(questions)
         if going and self.saver.stop.asked:
             going, self.stopped = False, True
-        return going, going and self._asked is None and self.saver.due(version)
+        return going, going and self._pending is None and self.saver.due(version)
 
     def forget(self) -> None:
         """Drop the checkpoint that waits for answers, because after a change of membership all ranks restart from the last commit."""
-        self._asked = None
+        self._pending = None
 
     def save(self, seconds: float, transport: Transport, questions: StateQuestions, *, leader: int) -> None:
         """Save the run at this commit: send this rank's state to the leader. The leader receives the others' states."""
         if not self.record.leads:
             self._hand_in(transport, leader)
             return
-        asked = self._now(seconds, self.record.progress())
+        pending = self._now(seconds, self.record.progress())
         if self.agrees:
-            self._collect(asked, transport)
+            self._collect(pending, transport)
         else:
-            self._asked = asked
-            questions.ask(asked.state.version, self.experiment.peers(self.rank))
+            self._pending = pending
+            questions.ask(pending.state.version, self.experiment.peers(self.rank))
 
     def _now(self, seconds: float, progress: dict[str, Any]) -> PendingCheckpoint:
         return PendingCheckpoint(self.record.history.last, self.record.num_gradients(), seconds, progress, self.state.snapshot())
 
     def _hand_in(self, transport: Transport, leader: int) -> None:
         # all ranks without a server take the same steps, so the memory of their optimizer is the leader's
-        own = replace(self.state.snapshot(), optimizer=None)
-        self.given = list(self._rows())
-        transport.control.send_bytes([self._part(own)], leader)
-        transport.control.send_bytes(self.given, leader)
+        own_state = replace(self.state.snapshot(), optimizer=None)
+        self.sent_rows = list(self._rows())
+        transport.control.send_bytes([self._part(own_state)], leader)
+        transport.control.send_bytes(self.sent_rows, leader)
 
-    def _collect(self, asked: PendingCheckpoint, transport: Transport) -> None:
+    def _collect(self, pending: PendingCheckpoint, transport: Transport) -> None:
         for rank in transport.members:
             if rank != self.rank:
-                asked.parts[rank] = b"".join(transport.control.receive_bytes(rank))
+                pending.packed_states[rank] = b"".join(transport.control.receive_bytes(rank))
                 self._append(transport.control.receive_bytes(rank), rank)
-        self._write(asked)
+        self._write(pending)
 
     def answer(self, version: int, questions: StateQuestions) -> None:
         """On a worker of a server or a local server: send this rank's state, and the states below it, to the server above."""
-        own = [self._part(self.state.snapshot()), b"".join(self._rows())]
-        self._answer = version, numbered(self.rank) + b"".join(numbered(len(each)) + each for each in own)
+        contents = [self._part(self.state.snapshot()), b"".join(self._rows())]
+        self._answer = version, encode_number(self.rank) + b"".join(encode_number(len(content)) + content for content in contents)
         if self._workers:
             questions.ask(version, self._workers)
         self.pass_on(questions)
@@ -143,22 +143,22 @@ class Saving(Answering):
         """Send the answer when this rank's own workers have answered, except lost ones."""
         if self._answer is None or (self._workers and questions.awaited):
             return
-        (version, own), self._answer = self._answer, None
+        (version, content), self._answer = self._answer, None
         others = questions.take_answers(version) if self._workers else {}
         above = self.experiment.leader if self._workers else self.experiment.server_of(self.rank)
-        questions.answer(above, version, b"".join([own, *others.values()]))
+        questions.answer(above, version, b"".join([content, *others.values()]))
 
     def write_answered(self, questions: StateQuestions) -> None:
         """On the leader: write a checkpoint for which all ranks have answered, except lost ones."""
-        asked = self._asked
-        if asked is None or questions.awaited:
+        pending = self._pending
+        if pending is None or questions.awaited:
             return
-        for content in questions.take_answers(asked.state.version).values():
+        for content in questions.take_answers(pending.state.version).values():
             for rank, part, rows in answers(content):
-                asked.parts[rank] = part
+                pending.packed_states[rank] = part
                 self._append([rows], rank)
-        self._asked = None
-        self._write(asked)
+        self._pending = None
+        self._write(pending)
 
     def end(self, questions: StateQuestions) -> None:
         """At the end of the program, on the leader: write the requested checkpoint, and keep the recorders' progress for the last one."""
@@ -170,15 +170,15 @@ class Saving(Answering):
         """A rank's state at the end of the run."""
         return self._part(self.state.snapshot())
 
-    def write_last(self, parts: dict[int, bytes], activity: Sequence[RankActivity]) -> None:
+    def write_last(self, packed_states: dict[int, bytes], activity: Sequence[RankActivity]) -> None:
         """On the leader, after all ranks have sent their results: write the checkpoint of the finished run."""
-        asked = self._now(self.record.metrics.applied.seconds, self._progress_at_end)
-        self._write(replace(asked, parts=parts), activity)
+        pending = self._now(self.record.metrics.applied.seconds, self._progress_at_end)
+        self._write(replace(pending, packed_states=packed_states), activity)
 
     def _part(self, state: RankState) -> bytes:
         activity = self.record.metrics.activity
-        own = activity[self.rank].as_numbers() if self.rank < len(activity) else None
-        return packed({"state": state, "activity": json.dumps(own), "joined": self.joined})
+        numbers = activity[self.rank].as_numbers() if self.rank < len(activity) else None
+        return packed({"state": state, "activity": json.dumps(numbers), "joined": self.joined})
 
     def _rows(self) -> Iterable[bytes]:
         return self.trace.drain() if isinstance(self.trace, TracePart) else ()
@@ -187,44 +187,44 @@ class Saving(Answering):
         if pieces:
             self.saver.append(pieces, rank=rank, change=self.clocks.change(rank))
 
-    def _write(self, asked: PendingCheckpoint, at_end: Sequence[RankActivity] | None = None) -> None:
+    def _write(self, pending: PendingCheckpoint, at_end: Sequence[RankActivity] | None = None) -> None:
         """Write a checkpoint with each worker's activity so far or, at the end of the run, with `at_end`."""
         classes, num_ahead = classes_of(self.experiment), self.experiment.coordination.num_ahead
-        ranks = {self.rank: asked.server}
-        activity = [RankActivity.of_numbers(its.as_numbers(), num_ahead) for its in self.record.metrics.activity if at_end is None]
-        for rank, content in asked.parts.items():
+        ranks = {self.rank: pending.server}
+        activity = [RankActivity.of_numbers(worker.as_numbers(), num_ahead) for worker in self.record.metrics.activity if at_end is None]
+        for rank, content in pending.packed_states.items():
             part = unpacked(content, classes)
             state: RankState = part["state"]
-            ranks[rank] = replace(state, optimizer=asked.server.optimizer) if self.agrees else state
+            ranks[rank] = replace(state, optimizer=pending.server.optimizer) if self.agrees else state
             numbers = json.loads(part["activity"])
             if numbers is not None and activity:
-                its = RankActivity.of_numbers(numbers, num_ahead)
-                activity[rank] = its.after(activity[rank]) if part["joined"] else its
+                worker = RankActivity.of_numbers(numbers, num_ahead)
+                activity[rank] = worker.after(activity[rank]) if part["joined"] else worker
         if at_end is None:
-            for rank, start, end in self._absences(asked.seconds):
+            for rank, start, end in self._absences(pending.seconds):
                 activity[rank].add_absence(start, end)
             self._append(self._rows(), self.rank)  # with the absences
         for rank in range(self.experiment.num_ranks):
             if rank not in ranks:
-                ranks[rank] = self._absent(rank, asked)
-        for rank, count in enumerate(asked.num_gradients):
+                ranks[rank] = self._absent(rank, pending)
+        for rank, count in enumerate(pending.num_gradients):
             ranks[rank].num_gradients = count
-        seconds = (asked.seconds,) * len(ranks)
-        progress = {**asked.progress, "activity": activity_until(at_end or activity, seconds)}
-        state_then = asked.state.evolve(outstanding=tuple(asked.state.outstanding))
+        seconds = (pending.seconds,) * len(ranks)
+        progress = {**pending.progress, "activity": activity_until(at_end or activity, seconds)}
+        state_then = pending.state.evolve(outstanding=tuple(pending.state.outstanding))
         by_rank = tuple(ranks[rank] for rank in sorted(ranks))
         self.saver.write(Checkpoint(state=state_then, ranks=by_rank, seconds=seconds, progress=progress))
-        self._on_saved(asked.state.version)
+        self._on_saved(pending.state.version)
 
-    def _absent(self, rank: int, asked: PendingCheckpoint) -> RankState:
+    def _absent(self, rank: int, pending: PendingCheckpoint) -> RankState:
         """The state in which a lost rank will return."""
         state = RankState(rank=rank)
-        optimizer = asked.server.optimizer if self.agrees else self.prepared.optimizer_of(rank).initial()
-        self.prepared.restart(state, asked.state, optimizer=optimizer)
+        optimizer = pending.server.optimizer if self.agrees else self.prepared.optimizer_of(rank).initial()
+        self.prepared.restart(state, pending.state, optimizer=optimizer)
         return state
 
 
-def numbered(number: int) -> bytes:
+def encode_number(number: int) -> bytes:
     """A rank or a length as bytes."""
     return number.to_bytes(NUMBER_BYTES)
 
@@ -239,12 +239,12 @@ def answers(content: bytes) -> Iterator[tuple[int, bytes, bytes]]:
         return int.from_bytes(content[at - NUMBER_BYTES : at])
 
     while at < len(content):
-        found: list[Any] = [number()]
+        fields: list[Any] = [number()]
         for _ in range(2):
             length = number()
-            found.append(content[at : at + length])
+            fields.append(content[at : at + length])
             at += length
-        yield found[0], found[1], found[2]
+        yield fields[0], fields[1], fields[2]
 
 
 class StopWatch:

@@ -23,7 +23,7 @@ from hetsim.distributed.communication.mailbox import Mailbox
 from hetsim.distributed.communication.reduction import Reduction
 from hetsim.distributed.communication.transport import Transport
 from hetsim.distributed.membership.keeper import Loss, View
-from hetsim.distributed.membership.keeper_client import MEMBERSHIP_CHANGED, KeeperClient, Ledger, over_too_early
+from hetsim.distributed.membership.keeper_client import MEMBERSHIP_CHANGED, KeeperClient, Ledger, early_end
 from hetsim.distributed.rank.run import RankRun
 from hetsim.distributed.rank.surviving import SurvivingMembership
 from hetsim.distributed.rank.world import Answered, ProcessWorld, RankParts, Turn
@@ -99,7 +99,7 @@ class Succession:
         """Each worker's activity before the run was resumed."""
 
     @property
-    def known(self) -> tuple[float, float, float]:
+    def last_versions(self) -> tuple[float, float, float]:
         """The record's last versions, without and with the last commit, and the newest checkpoint's version or -1."""
         recorded = self.record.history.last.version
         saved = self.run.saving.saver.newest if self.record.leads else self.saved
@@ -148,17 +148,17 @@ class Succession:
         """Append the unsaved rows again that this rank sent to a lost leader."""
         run, trace = self.run, self.run.trace
         if self._handed_in is not None and run.parts.leader != self._handed_to and isinstance(trace, TracePart):
-            append_received(trace, iter(run.saving.given), rank=run.rank)
+            append_received(trace, iter(run.saving.sent_rows), rank=run.rank)
         self._handed_in = None
 
-    def record_for(self, known: Sequence[float]) -> tuple[str, Any]:
+    def record_for(self, versions: Sequence[float]) -> tuple[str, Any]:
         """On the leader: the data for a rank whose record ends with these versions."""
-        run, lacking = self.run, [commit for commit in self._recent if commit.state.version > known[1]]
-        if lacking and lacking[0].state.version == known[1] + 1:
+        run, lacking = self.run, [commit for commit in self._recent if commit.state.version > versions[1]]
+        if lacking and lacking[0].state.version == versions[1] + 1:
             return COMMITS, [commit._replace(applied=tuple(commit.applied)) for commit in lacking]
         return COPY, {
             **self.record.progress(), "num_gradients": self.record.num_gradients(), "ledger": self.ledger.saved(),
-            "activity": [its.as_numbers() for its in self._activity_before], "begun": run.begun - self.ledger.shift,
+            "activity": [worker.as_numbers() for worker in self._activity_before], "begun": run.begun - self.ledger.shift,
         }  # fmt: skip
 
     def catch_up(self, state: State, record: tuple[str, Any]) -> None:
@@ -175,16 +175,16 @@ class Succession:
         self._recent.clear()
         self.run.begun = content["begun"] + self.ledger.shift
         self.ledger.restore(content["ledger"])
-        self._know_before(content["activity"])
+        self._add_earlier_activity(content["activity"])
 
-    def _know_before(self, activity: Sequence[Mapping[str, Any]]) -> None:
+    def _add_earlier_activity(self, activity: Sequence[Mapping[str, Any]]) -> None:
         """Set each worker's activity before the resume, which a joining rank does not know."""
         run = self.run
         if run.joined:
             run.joined = False
             self._activity_before = [RankActivity.of_numbers(numbers, run.experiment.coordination.num_ahead) for numbers in activity]
-            for mine, before in zip(run.metrics.activity, self._activity_before, strict=True):
-                mine.add(before)
+            for worker, earlier in zip(run.metrics.activity, self._activity_before, strict=True):
+                worker.add(earlier)
             run.saving.joined = False
 
     def lead(self) -> None:
@@ -239,22 +239,22 @@ def agree(
     first and last commit and, with a succession, its record's last versions, its checkpoint, and whether it has `ended`.
     """
     versions = [float(commit.state.version) for commit in kept] or [NO_VERSION]
-    of_record = () if succession is None else (*succession.known, float(ended))
+    of_record = () if succession is None else (*succession.last_versions, float(ended))
     ranks = control.gather_numbers(versions[0], versions[-1], *of_record, entered)
     by_rank = dict(zip(control.members, ranks, strict=True))
-    wanted = by_rank[leader][1]
-    if wanted == NO_VERSION:
+    last_version = by_rank[leader][1]
+    if last_version == NO_VERSION:
         raise RunFailed("every node of the cluster that had the weights is gone: the run is lost")
-    lacks_commit = {rank for rank, numbers in by_rank.items() if not numbers[0] <= wanted <= numbers[1]}
-    lacks_record = {rank for rank, numbers in by_rank.items() if succession is not None and not numbers[2] <= wanted <= numbers[3]}
+    lacks_commit = {rank for rank, numbers in by_rank.items() if not numbers[0] <= last_version <= numbers[1]}
+    lacks_record = {rank for rank, numbers in by_rank.items() if succession is not None and not numbers[2] <= last_version <= numbers[3]}
     lacking = lacks_commit | lacks_record
     last_entry = max(numbers[-1] for numbers in ranks)
     if control.rank == leader:
         for rank in sorted(lacking):
             record = succession.record_for(by_rank[rank][2:4]) if succession is not None and rank in lacks_record else None
             control.send_bytes([packed((kept[-1] if rank in lacks_commit else None, record))], rank)
-    sent, record = unpacked(b"".join(control.receive_bytes(leader)), classes) if control.rank in lacking else (None, None)
-    commit = sent or next(commit for commit in kept if commit.state.version == wanted)
+    sent_commit, record = unpacked(b"".join(control.receive_bytes(leader)), classes) if control.rank in lacking else (None, None)
+    commit = sent_commit or next(commit for commit in kept if commit.state.version == last_version)
     if succession is None:
         return Agreement(commit, last_entry)
     return Agreement(commit, last_entry, record, saved=by_rank[leader][4], ended=bool(by_rank[leader][5]))
@@ -385,7 +385,7 @@ class RegroupingMembership(SurvivingMembership):
             except RunOver:
                 if client.view.over:
                     if run.record.leads:  # who else may say it?
-                        raise over_too_early() from None
+                        raise early_end() from None
                     return
                 # otherwise the last version is made, though nobody has told yet
             run.record_end(result)

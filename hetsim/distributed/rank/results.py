@@ -121,7 +121,7 @@ def close(run: RankRun, trace: Trace, states: dict[int, bytes], activity: Sequen
         raise RunStopped(run.saving.saver.sentence(run.history.last, run.metrics.applied.seconds))
 
 
-def summarised(run: RankRun, folder: Path, settings: Settings, results: Results, *, library: Library) -> dict[str, Any]:
+def write_results(run: RankRun, folder: Path, settings: Settings, results: Results, *, library: Library) -> dict[str, Any]:
     """On the leader: write the run's files. Returns the summary."""
     experiment, clocks = run.experiment, run.clocks
     emulated = emulation(settings, results.lateness, library=library, shared_links=run.emulates_links)
@@ -129,7 +129,9 @@ def summarised(run: RankRun, folder: Path, settings: Settings, results: Results,
     if settings.emulate == "quota":
         server = results.caps.pop(experiment.num_workers, None)
         emulated["workers"] = [
-            {"rank": rank, **done} for rank, done in sorted(results.caps.items()) if done is not None and rank < experiment.num_workers
+            {"rank": rank, **report}
+            for rank, report in sorted(results.caps.items())
+            if report is not None and rank < experiment.num_workers
         ]
         emulated |= {} if server is None else {"server": server}
         warnings = quota_warnings(experiment, emulated["workers"])
@@ -148,7 +150,7 @@ def summarised(run: RankRun, folder: Path, settings: Settings, results: Results,
 
 def shared_gpu_warnings(gpus: Sequence[float]) -> list[str]:
     """A sentence for each GPU that several ranks share."""
-    ranks = {gpu: [str(rank) for rank, other in enumerate(gpus) if other == gpu] for gpu in gpus if gpu}
+    ranks = {gpu: [str(rank) for rank, used in enumerate(gpus) if used == gpu] for gpu in gpus if gpu}
     return [
         f"ranks {', '.join(sharing[:-1])} and {sharing[-1]} share a GPU: the steps of one take longer while another computes"
         for sharing in ranks.values()

@@ -244,7 +244,7 @@ class RankRun:
         self.saving.end(world.mailbox.states)
         self.transports = membership.leave(self, world)
         self.parts.leader = membership.leader
-        self.clocks.led_by(membership.leader)
+        self.clocks.change_leader(membership.leader)
 
     def check_same_task(self, transport: Transport, loss: float) -> None:
         """A collective of all ranks: raise ValueError if they have different tasks. `loss` is this rank's loss of the first samples."""
@@ -262,7 +262,7 @@ class RankRun:
         links = LinkEmulator.of_run(experiment, rank, began=self.began) if self.emulates_links else None
         with self._uncapped():
             return Mailbox(
-                transport, peers, described_seconds(experiment, rank), self.pace, began=self.began,
+                transport, peers, described_message_seconds(experiment, rank), self.pace, began=self.began,
                 links=links, device=self.prepared.task.device, usual=nbytes(self.prepared.start.weights), answering=self.saving,
                 on_loss=self.membership.lose, **options,
             )  # fmt: skip
@@ -328,7 +328,7 @@ class RankRun:
         return self.record.outcome(self.absent_at_end)
 
 
-def prepared_by(
+def prepare_rank(
     transport: Transport | None, pace: Pace, experiment: Experiment, task: Task, optimizers: Optimizers, *,
     checkpoint: Checkpoint | None = None, absent: Collection[int] = (),
 ) -> Preparation:  # fmt: skip
@@ -367,7 +367,7 @@ def measured_profile(experiment: Experiment, task: Task, transport: Transport, p
     return Profile([[end - start for start, end in pairwise(worker)] for worker in workers], took)
 
 
-def described_seconds(experiment: Experiment, rank: int) -> Callable[[int, int], float]:
+def described_message_seconds(experiment: Experiment, rank: int) -> Callable[[int, int], float]:
     """The described seconds of a message of this size from a peer to this rank. Call the function once for each message, in order."""
     cluster, jitters = experiment.cluster, {}
     if cluster.network.jitter_seconds is not None:
@@ -401,11 +401,11 @@ def check_same_task(begins: Sequence[Sequence[float]], workload: str) -> None:
     Also if they continue from different versions. `begins` contains the loss and the version of each rank.
     """
     (first, version), *others = begins
-    for rank, (loss, its) in enumerate(others, 1):
-        if its != version:
+    for rank, (loss, others_version) in enumerate(others, 1):
+        if others_version != version:
             raise ValueError(
-                f"rank 0 resumes from version {version:.0f} and rank {rank} from version {its:.0f}: give all hosts the same checkpoints, "
-                "or a folder that they share"
+                f"rank 0 resumes from version {version:.0f} and rank {rank} from version {others_version:.0f}: "
+                "give all hosts the same checkpoints, or a folder that they share"
             )
         if not (math.isclose(first, loss, rel_tol=SAME_LOSS) or (math.isnan(first) and math.isnan(loss))):
             raise ValueError(

@@ -18,7 +18,7 @@ from threading import Event, Thread
 from typing import Any
 
 from hetsim import checks
-from hetsim.distributed.membership.keeper import Store, of_peer, text
+from hetsim.distributed.membership.keeper import Store, read_entry, text
 from hetsim.errors import RunFailed
 
 POLL_SECONDS = 1.0
@@ -34,7 +34,7 @@ class Waiting:
     """One rank's wait in its `num_asked`-th effect."""
 
     num_asked: int
-    what: str
+    description: str
     collective: str | None = None
     """The thread, number and type of the collective that it has entered; None if it is in none."""
     ended: bool = False
@@ -88,13 +88,13 @@ class StandstillWatch:
                 seen = waiting
                 if self._report is None or not self._leads():
                     continue
-                found = self._read()
-                if found is None or not standing_still(found[1]):
+                polled = self._read()
+                if polled is None or not is_standstill(polled[1]):
                     first = None
-                elif found[1] != first:
-                    (polls, first), since = found, poll
-                elif all(now > polls[rank] for rank, now in found[0].items()) and poll - since >= patience(found[1]):
-                    self._report(RunFailed(sentence(found[1])))
+                elif polled[1] != first:
+                    (polls, first), since = polled, poll
+                elif all(now > polls[rank] for rank, now in polled[0].items()) and poll - since >= patience(polled[1]):
+                    self._report(RunFailed(sentence(polled[1])))
                     return
             except RunFailed as error:  # what a rank has written is nothing that a rank writes
                 if self._report is not None:
@@ -109,21 +109,21 @@ class StandstillWatch:
         keys = [self._key(rank) for rank in ranks]
         if not self._store.check(keys):
             return None
-        found = {rank: of_peer(self._store, key, _polled) for rank, key in zip(ranks, keys, strict=True)}
-        return {rank: poll for rank, (poll, _) in found.items()}, {rank: waiting for rank, (_, waiting) in found.items()}
+        entries = {rank: read_entry(self._store, key, _checked_poll) for rank, key in zip(ranks, keys, strict=True)}
+        return {rank: poll for rank, (poll, _) in entries.items()}, {rank: waiting for rank, (_, waiting) in entries.items()}
 
     @staticmethod
     def _key(rank: int) -> str:
         return f"waiting/{rank}"
 
 
-def _polled(entries: Any) -> tuple[int, dict[str, Any] | None]:
+def _checked_poll(entries: Any) -> tuple[int, dict[str, Any] | None]:
     """A rank's entry: the number of its poll, and its wait."""
     poll, waiting = entries
     if waiting is not None:
         checks.whole("num_asked", waiting["num_asked"], least=0)
         checks.flag("ended", waiting["ended"])
-        text(waiting["what"])
+        text(waiting["description"])
         text(waiting["collective"] or "")
         for counts in (waiting["sent"], waiting["arrived"]):
             for rank, count in counts.items():
@@ -132,19 +132,19 @@ def _polled(entries: Any) -> tuple[int, dict[str, Any] | None]:
     return checks.whole("poll", poll), waiting
 
 
-def standing_still(ranks: Mapping[int, dict[str, Any] | None]) -> bool:
+def is_standstill(ranks: Mapping[int, dict[str, Any] | None]) -> bool:
     """Whether no rank can continue, from each rank's wait (None: it may continue by itself)."""
-    known = {rank: waiting for rank, waiting in ranks.items() if waiting is not None}
-    if len(known) < len(ranks) or all(waiting["ended"] for waiting in known.values()):
+    waits = {rank: waiting for rank, waiting in ranks.items() if waiting is not None}
+    if len(waits) < len(ranks) or all(waiting["ended"] for waiting in waits.values()):
         return False
-    collectives = {waiting["collective"] for waiting in known.values()}
+    collectives = {waiting["collective"] for waiting in waits.values()}
     if len(collectives) == 1 and None not in collectives:
         return False  # all ranks are in it, so it will complete
     return all(
-        count == known[int(receiver)]["arrived"].get(str(sender), 0)
-        for sender, waiting in known.items()
+        count == waits[int(receiver)]["arrived"].get(str(sender), 0)
+        for sender, waiting in waits.items()
         for receiver, count in waiting["sent"].items()
-        if int(receiver) in known
+        if int(receiver) in waits
     )
 
 
@@ -155,8 +155,8 @@ def patience(ranks: Mapping[int, dict[str, Any]]) -> float:
 
 def sentence(ranks: Mapping[int, dict[str, Any]]) -> str:
     """The wait of each waiting rank, as a sentence."""
-    waiting = [f"rank {rank} {one['what']}" for rank, one in ranks.items() if not one["ended"]]
-    ended = [f"rank {rank} {one['what']}" for rank, one in ranks.items() if one["ended"]]
-    named = (waiting + ended)[:MAX_NAMED]
-    more = len(ranks) - len(named)
-    return f"the run can make no progress: {'; '.join(named)}{f'; and {more} more' if more else ''}"
+    waiting = [f"rank {rank} {wait['description']}" for rank, wait in ranks.items() if not wait["ended"]]
+    ended = [f"rank {rank} {wait['description']}" for rank, wait in ranks.items() if wait["ended"]]
+    sentences = (waiting + ended)[:MAX_NAMED]
+    more = len(ranks) - len(sentences)
+    return f"the run can make no progress: {'; '.join(sentences)}{f'; and {more} more' if more else ''}"

@@ -18,7 +18,7 @@ from hetsim.distributed.communication.mailbox import Mailbox
 from hetsim.distributed.communication.reduction import Reduction
 from hetsim.distributed.communication.transport import Transport
 from hetsim.distributed.membership.keeper import View
-from hetsim.distributed.membership.keeper_client import KeeperClient, failed_elsewhere, over_too_early
+from hetsim.distributed.membership.keeper_client import KeeperClient, early_end, failure_elsewhere
 from hetsim.distributed.pacing.padding import clock
 from hetsim.distributed.rank.run import GroupMembership, RankRun
 from hetsim.distributed.rank.world import ProcessWorld
@@ -120,7 +120,7 @@ class SurvivingMembership(GroupMembership):
         if view.members:
             self._change(view, run, world)
             return
-        world.mailbox.fail(failed_elsewhere())
+        world.mailbox.fail(failure_elsewhere())
         if isinstance(world.transport, GlooGroup):
             world.transport.interrupt()  # who is failing does not close its connections
 
@@ -168,14 +168,14 @@ class Connections:
             if view.generation < self._generation:  # another thread has told of a newer one
                 return
             self._generation = view.generation
-            before, self._members = self._members, dict(view.members)
-            for rank in before.keys() - view.members.keys():
+            earlier, self._members = self._members, dict(view.members)
+            for rank in earlier.keys() - view.members.keys():
                 if rank in self.served:
                     mailbox.lose(rank)
                 else:  # nothing of it comes but its results
                     self._for_results.get(rank, transport).lose(rank)
             for rank, incarnation in view.members.items():
-                if before.get(rank) != incarnation and self._client.rank in self._peers_of(rank):
+                if earlier.get(rank) != incarnation and self._client.rank in self._peers_of(rank):
                     self._meetings.append(Thread(target=self._reach, args=(mailbox, rank, incarnation), daemon=True))
                     self._meetings[-1].start()
 
@@ -187,7 +187,7 @@ class Connections:
             elif not mailbox.connect(rank, link):
                 link.close()
 
-    def to_ranks(self, mailbox: Mailbox, transport: Transport) -> dict[int, Transport]:
+    def links_to_ranks(self, mailbox: Mailbox, transport: Transport) -> dict[int, Transport]:
         """On the leader, at the end: the transport for the results of each rank that is not lost."""
         for meeting in self._meetings if self._experiment.regions is not None else ():
             meeting.join(MEETING_SECONDS)
@@ -227,13 +227,13 @@ class ServedMembership(SurvivingMembership):
 
     def _change(self, view: View, run: RankRun, world: ProcessWorld) -> None:
         if view.over and run.record.leads and not self.client.has_told_over:
-            world.mailbox.fail(over_too_early())
+            world.mailbox.fail(early_end())
         if self._connections.served or self.rank == self.leader:
             self._connections.follow(view, world.mailbox, world.transport)
 
     def leave(self, run: RankRun, world: ProcessWorld) -> Mapping[int, Transport]:
         if run.record.leads:
-            return self._connections.to_ranks(world.mailbox, world.transport)
+            return self._connections.links_to_ranks(world.mailbox, world.transport)
         return {self.leader: world.transport}
 
     def _end_quietly(self) -> NoReturn:

@@ -115,7 +115,7 @@ class ProcessWorld:
         self.second: Executor = self._second_thread()
         self._answers: list[Any] = []
         """Answers of started effects. Queued work on the device may still read them."""
-        self._asked: list[fx.Effect[Any] | None] = [None, None]
+        self._effects: list[fx.Effect[Any] | None] = [None, None]
         self.num_asked = 0
         """The number of effects that its program has yielded."""
         self._num_collectives = [0, 0]
@@ -169,12 +169,12 @@ class ProcessWorld:
         if not self.pace.pad:
             self.task.device.synchronise()
             turn = turn._replace(at=self.pace.clock())
-        self._asked[turn.thread] = effect
+        self._effects[turn.thread] = effect
         self.num_asked += 1
         try:
             answered: Answered = self.handlers[type(effect)](self.state, effect, turn)
         finally:
-            self._asked[turn.thread] = None
+            self._effects[turn.thread] = None
         return answered
 
     def gradient(self, state: RankState, effect: fx.Gradient, turn: Turn) -> Answered:
@@ -252,7 +252,7 @@ class ProcessWorld:
         in_place = effect.in_place and not effect.tentative
         weights = state.update(self._in_place.main if in_place else self.prepared.optimizer_of(self.rank), effect)
         self.task.device.synchronise()
-        return weights, self._updated(self.update_seconds(effect, turn.at - self.began), turn.version, turn)
+        return weights, self._end_of_update(self.update_seconds(effect, turn.at - self.began), turn.version, turn)
 
     def local_update(self, state: RankState, effect: fx.LocalUpdate, turn: Turn) -> Answered:
         """Computed if there is a local optimizer, and held for the node's seconds_per_local_update."""
@@ -263,9 +263,9 @@ class ProcessWorld:
             state.version = effect.version
         weights = state.local_update(local, effect.at, effect.gradient, effect.epoch)
         self.task.device.synchronise()
-        return weights, self._updated(self.update_seconds(effect, turn.at - self.began), effect.version, turn)
+        return weights, self._end_of_update(self.update_seconds(effect, turn.at - self.began), effect.version, turn)
 
-    def _updated(self, seconds: float, version: int, turn: Turn) -> float:
+    def _end_of_update(self, seconds: float, version: int, turn: Turn) -> float:
         end = self.pace.due("update", turn.at, seconds)
         self.record[UPDATE]((turn.at - self.began, end - self.began, self.rank, UPDATE, version, 0, 0, 0))
         return end
@@ -277,15 +277,15 @@ class ProcessWorld:
 
     def receive(self, state: RankState, effect: fx.Receive, turn: Turn) -> Answered:
         """The message that is due first. Waits until it is due."""
-        return self._received(self.mailbox.receive(effect.source), turn)
+        return self._take_message(self.mailbox.receive(effect.source), turn)
 
     def receive_within(self, state: RankState, effect: fx.ReceiveWithin, turn: Turn) -> Answered:
         """The same within a time limit. At its end, the answer is None."""
         until = turn.at + effect.seconds
         message = self.mailbox.receive(effect.source, until)
-        return (None, until) if message is None else self._received(message, turn)
+        return (None, until) if message is None else self._take_message(message, turn)
 
-    def _received(self, message: Arrival, turn: Turn) -> Answered:
+    def _take_message(self, message: Arrival, turn: Turn) -> Answered:
         start, end = message.sent_at - self.began, message.due_at - self.began
         version = message.header.get("version", 0)
         self.record[MESSAGE]((start, end, message.source, MESSAGE, version, 0, 0, nbytes(message.payload)))
@@ -302,7 +302,7 @@ class ProcessWorld:
         self.task.device.synchronise()
         last = turn.transport.maximum(turn.at) if self.pace.pad else turn.at
         size = nbytes(value)
-        end = self._held("all_reduce", ALL_REDUCE, turn, last, self.collectives.all_reduce_seconds(size, number, last - self.began), size)
+        end = self._hold("all_reduce", ALL_REDUCE, turn, last, self.collectives.all_reduce_seconds(size, number, last - self.began), size)
         return value if isinstance(value, Phantom) else total, end
 
     def gradient_sum(self, state: RankState, effect: fx.GradientSum, turn: Turn) -> Answered:
@@ -361,7 +361,7 @@ class ProcessWorld:
         number = turn.number or state.enter_collective()
         ranks = turn.transport.gather_numbers(effect.number, turn.at)
         last = max(entered for _, entered in ranks)
-        end = self._held("gather", GATHER, turn, last, self.collectives.gather_seconds(number, last - self.began), 8)
+        end = self._hold("gather", GATHER, turn, last, self.collectives.gather_seconds(number, last - self.began), 8)
         by_rank = dict(zip(turn.transport.members, (number for number, _ in ranks), strict=True))
         return tuple(by_rank.get(rank, 0.0) for rank in range(self.experiment.num_ranks)), end
 
@@ -379,10 +379,10 @@ class ProcessWorld:
             values = dict(zip(members, device.place(everything).view(len(members), -1), strict=True))
         combined = effect.combine(values)
         device.synchronise()
-        end = self._held("gather", GATHER, turn, last, self.collectives.gather_seconds(number, last - self.began, nbytes=size), size)
+        end = self._hold("gather", GATHER, turn, last, self.collectives.gather_seconds(number, last - self.began, nbytes=size), size)
         return combined, end
 
-    def _held(self, kind: str, row_kind: int, turn: Turn, last: float, seconds: float, size: int) -> float:
+    def _hold(self, kind: str, row_kind: int, turn: Turn, last: float, seconds: float, size: int) -> float:
         end = self.pace.due(kind, last, seconds)
         self.record[row_kind]((turn.at - self.began, end - self.began, self.rank, row_kind, turn.version, 0, 0, size))
         return end
@@ -449,16 +449,16 @@ class ProcessWorld:
     def waiting(self) -> Waiting | None:
         """The current wait of this rank; None if it may continue by itself."""
         sent, arrived = dict(self.mailbox.num_sent), dict(self.mailbox.num_arrived)
-        thread, effect = MAIN, self._asked[MAIN]
+        thread, effect = MAIN, self._effects[MAIN]
         if isinstance(effect, fx.Wait):
-            thread, effect = SECOND, self._asked[SECOND]
+            thread, effect = SECOND, self._effects[SECOND]
         if self.ended:
             return Waiting(self.num_asked, "has ended", ended=True, sent=sent, arrived=arrived)
         if isinstance(effect, fx.Receive):
             if self.mailbox.has_message(effect.source):
                 return None
-            who = "anyone" if effect.source is None else f"rank {effect.source}"
-            return Waiting(self.num_asked, f"waits for a message from {who}", sent=sent, arrived=arrived)
+            sender = "anyone" if effect.source is None else f"rank {effect.source}"
+            return Waiting(self.num_asked, f"waits for a message from {sender}", sent=sent, arrived=arrived)
         if isinstance(effect, fx.AllReduce | fx.AllGather | fx.GradientSum | fx.Gather) or (isinstance(effect, fx.Commit) and self._agrees):
             collective = f"{thread} {self._num_collectives[thread]} {type(effect).__name__}"
             return Waiting(self.num_asked, f"waits in a {type(effect).__name__}", collective=collective, sent=sent, arrived=arrived)
