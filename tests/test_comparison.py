@@ -23,7 +23,7 @@ from hetsim.results.comparison.findings import (
     Findings,
     PerUpdate,
     compare,
-    compared,
+    compared_number,
     intervals,
     relative_error,
     seconds_per_update,
@@ -92,10 +92,10 @@ def shares(folder: Path) -> dict[str, float]:
 
 def test_the_error_of_a_share_is_in_percentage_points() -> None:
     """0.9 instead of 0.6 is 30 points, and not 50 %."""
-    row = compared("idle share", [0.9], [0.57, 0.63], scale="share", error=relative_error)
+    row = compared_number("idle share", [0.9], [0.57, 0.63], scale="share", error=relative_error)
 
     assert in_points(row) == ("+30.00 pp", "6.00 pp")
-    assert in_points(compared("idle share", [None], [0.6], scale="share", error=relative_error)) == ("–", "–")
+    assert in_points(compared_number("idle share", [None], [0.6], scale="share", error=relative_error)) == ("–", "–")
 
 
 # Components
@@ -349,7 +349,7 @@ def test_an_error_within_the_spread_of_the_repeats_is_marked() -> None:
     """The spread is the largest less the smallest, in the unit of the error; a single run has none."""
 
     def both(first: list[float | None], second: list[float | None]) -> ComparedNumber:
-        return compared("number", first, second, scale="linear", error=relative_error)
+        return compared_number("number", first, second, scale="linear", error=relative_error)
 
     found = both([2.0, 4.0], [4.0, 3.0, 5.0])
     assert (found.first.mean, found.second.mean, found.error) == (3.0, 4.0, -0.25)

@@ -17,7 +17,7 @@ from hetsim.files.writing import written_whole
 from hetsim.results.comparison.sides import Sides
 from hetsim.results.comparison.time_use import TraceRows, read_rows
 from hetsim.results.writing.describe import in_words
-from hetsim.results.writing.figures import whose
+from hetsim.results.writing.figures import lane_name
 from hetsim.runtime.recording.recorder import APPLY, COMMIT, GRADIENT, INTERVAL_KINDS, KINDS, MESSAGE
 
 TRACKS = {
@@ -163,7 +163,7 @@ def _write_ranks(trace: _Trace, process: int, rows: TraceRows) -> None:
     delivered = _places(receiver)
     for rank, own in _places(rows.rank).items():
         kind = rows.kind[own]
-        parent = trace.track(whose(rank, rows.num_workers), process)
+        parent = trace.track(lane_name(rank, rows.num_workers), process)
         for name, kinds in TRACKS.items():
             _write_intervals(trace, parent, name, rows, own[np.isin(kind, kinds) & (rows.end[own] >= 0)], flows)
             if MESSAGE in kinds and rank in delivered:
@@ -196,7 +196,7 @@ def _write_intervals(trace: _Trace, parent: int, name: str, rows: TraceRows, whi
 
 def _write_deliveries(trace: _Trace, track: int, rows: TraceRows, which: Any, flows: dict[int, int]) -> None:
     for place in which[np.argsort(rows.end[which], kind="stable")].tolist():
-        sender = whose(int(rows.rank[place]), rows.num_workers)
+        sender = lane_name(int(rows.rank[place]), rows.num_workers)
         trace.moment(track, f"from {sender}", max(0.0, float(rows.end[place])), flow=flows[place], bytes=int(rows.nbytes[place]))
 
 

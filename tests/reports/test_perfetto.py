@@ -12,7 +12,7 @@ from worlds import cluster, exit_status, experiment, node
 
 from hetsim.cli.compare import main as compare_main
 from hetsim.reports.perfetto import traced, write
-from hetsim.results.writing.figures import whose
+from hetsim.results.writing.figures import lane_name
 from hetsim.runtime.recording.recorder import APPLY, COMMIT, GRADIENT, MESSAGE, UPDATE
 from hetsim.runtime.recording.trace import as_table
 from hetsim.sim import Simulator
@@ -108,7 +108,7 @@ def test_both_sides_of_a_comparison_are_processes_of_one_file(
         rows = parquet.read_table(run / "trace.parquet").to_pylist()
         for kind, track in {"gradient": "computing", "update": "updating", "message": "sending", "all_reduce": "reducing"}.items():
             for rank in {row["rank"] for row in rows}:
-                drawn = [bar[:2] for bar in found.of(whose(rank, 2), track, process=process)]
+                drawn = [bar[:2] for bar in found.of(lane_name(rank, 2), track, process=process)]
                 kept = [(row["start"], row["end"]) for row in rows if (row["rank"], row["kind"]) == (rank, kind)]
                 assert drawn == [pytest.approx(bar, abs=1e-9) for bar in sorted(kept)]
     assert "on https://ui.perfetto.dev" in capsys.readouterr().out

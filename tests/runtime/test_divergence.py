@@ -16,7 +16,7 @@ from hetsim.coordination.bookkeeping.contributions import SynchronousContributio
 from hetsim.coordination.plan import Plan
 from hetsim.effects import Batch, Contribution
 from hetsim.results.writing.describe import describe, one_line
-from hetsim.results.writing.remarks import diverged
+from hetsim.results.writing.remarks import has_diverged
 from hetsim.runtime.experiment import Experiment
 from hetsim.runtime.recording.divergence import Divergence
 from hetsim.sim import Simulator
@@ -184,7 +184,7 @@ def judged(*evaluated: float, reported: list[float] | None = None, stop: bool = 
     for version, loss in enumerate(evaluated if reported is None else reported):
         judge.observe(version + 1, 10 * (version + 1), [Contribution(0, Batch(0, 10), version, 1.0, loss)])
     points = [replace(made.points[0], version=version, evaluation=Evaluation(loss, None)) for version, loss in enumerate(evaluated)]
-    return diverged(replace(made, points=points, divergence=judge, experiment=replace(made.experiment, stop_when_diverged=stop)))
+    return has_diverged(replace(made, points=points, divergence=judge, experiment=replace(made.experiment, stop_when_diverged=stop)))
 
 
 @pytest.mark.parametrize(

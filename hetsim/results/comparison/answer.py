@@ -37,26 +37,28 @@ def answer(findings: Findings, command: str = "") -> Answer:
             Picture("curve", "What was evaluated during the runs", partial(_curves, sides)),
         ],
         sheets=list(_sheets(findings)),
-        remarks=[*sides.in_words, *findings.remarks, *_warnings(sides)],
+        remarks=[*sides.sentences, *findings.remarks, *_warnings(sides)],
         command=command,
         data=_data(findings),
     )
 
 
 def _question(sides: Sides) -> str:
-    one, other = sides.both
-    if other.name == "measured":
-        return f"How close is the simulation to the measurement of {one.title}?"
-    return f"How do two sides of {one.title} differ?" if one.title == other.title else f"How do {one.title} and {other.title} differ?"
+    first, second = sides.both
+    if second.name == "measured":
+        return f"How close is the simulation to the measurement of {first.title}?"
+    if first.title == second.title:
+        return f"How do two sides of {first.title} differ?"
+    return f"How do {first.title} and {second.title} differ?"
 
 
 def _sentences(findings: Findings) -> Iterator[str]:
     rate = next(row for row in findings.numbers if row.key == RATE)
     if rate.error is not None:
-        one, other = findings.sides.names
+        first, second = findings.sides.names
         within = ", which is within the spread of its repeats" if rate.is_within_spread else ""
         yield (
-            f"The {one} side makes {formatted(rate.first.mean)} updates/s and the {other} side {formatted(rate.second.mean)}: "
+            f"The {first} side makes {formatted(rate.first.mean)} updates/s and the {second} side {formatted(rate.second.mean)}: "
             f"{100 * rate.error:+.2f} %{within}."
         )
     if findings.where:
@@ -154,7 +156,7 @@ def _intervals(findings: Findings) -> Sheet:
     for row in findings.intervals:
         sides = row.first, row.second
         counts = [formatted(side.per_update) for side in sides]
-        means = [Unit(side.mean_seconds).said(side.mean_seconds) if side.per_update else "–" for side in sides]
+        means = [Unit(side.mean_seconds).unsigned(side.mean_seconds) if side.per_update else "–" for side in sides]
         rows.append([row.name, *counts, *means, unit.fixed(row.by_length), unit.fixed(row.by_number)])
     heads = ("intervals", "per update:", "", "of length:", "", "difference", "per update:")
     return Sheet("Intervals", heads, rows, widths=(16, 14, 14, 14, 14, 14, 14))

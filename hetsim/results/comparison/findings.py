@@ -92,8 +92,9 @@ class Staleness:
     @property
     def means(self) -> tuple[float, float]:
         """The means of both sides."""
-        one, other = (sum(value * count for value, count in counts.items()) / sum(counts.values()) for counts in (self.first, self.second))
-        return one, other
+        distributions = (self.first, self.second)
+        first, second = (sum(value * count for value, count in counts.items()) / sum(counts.values()) for counts in distributions)
+        return first, second
 
     @property
     def relative_distance(self) -> float | None:
@@ -124,17 +125,17 @@ def compare(first: Sequence[Path], second: Sequence[Path]) -> Findings:
     """Compare the runs in these folders. Raises ValueError if they cannot be compared."""
     both = sides(first, second)
     remarks = list(both.remarks)
-    one, other = ([use for use in side.uses if use is not None] for side in both.both)
+    first_uses, second_uses = ([use for use in side.uses if use is not None] for side in both.both)
     if without := " and ".join(side.name for side in both.both if None in side.uses):
         remarks.append(f"where the time went is not compared: {without} has a run without intervals in its trace.parquet (trace=full)")
         return Findings(both, numbers(both), [], None, [], "", remarks)
     return Findings(
         sides=both,
         numbers=numbers(both),
-        components=components(one, other),
-        staleness=staleness([use.staleness for use in one], [use.staleness for use in other]),
-        intervals=intervals(one, other),
-        where=sentence(one, other, both.names),
+        components=components(first_uses, second_uses),
+        staleness=staleness([use.staleness for use in first_uses], [use.staleness for use in second_uses]),
+        intervals=intervals(first_uses, second_uses),
+        where=sentence(first_uses, second_uses, both.names),
         remarks=remarks,
     )
 
@@ -144,11 +145,11 @@ def numbers(sides: Sides) -> list[ComparedNumber]:
     metrics = dict.fromkeys(name for side in sides.both for summary in side.summaries for name in own_metrics(summary["final"]))
     rows = []
     for name, key in (NUMBERS | {in_words(metric): f"final.{metric}" for metric in metrics}).items():
-        one, other = ([_number(summary, key) for summary in side.summaries] for side in sides.both)
+        first, second = ([_number(summary, key) for summary in side.summaries] for side in sides.both)
         scale = SCALES.get(key, "linear")
-        if scale == "logarithmic" and any(value is not None and value <= 0 for value in (*one, *other)):
+        if scale == "logarithmic" and any(value is not None and value <= 0 for value in (*first, *second)):
             scale = "from zero"
-        rows.append(compared(name, one, other, key=key.split(".")[-1], scale=scale, error=relative_error))
+        rows.append(compared_number(name, first, second, key=key.split(".")[-1], scale=scale, error=relative_error))
     return rows
 
 
@@ -159,25 +160,26 @@ def _number(summary: Mapping[str, Any], key: str) -> Number:
 def components(first: Sequence[TimeUse], second: Sequence[TimeUse]) -> list[ComparedNumber]:
     """Each component's share of the workers' time on both sides. The error is the difference of the means in percentage points."""
     return [
-        compared(name, *([use.shares[place] for use in side] for side in (first, second)), scale="share", error=percentage_points)
+        compared_number(name, *([use.shares[place] for use in side] for side in (first, second)), scale="share", error=percentage_points)
         for place, name in enumerate(COMPONENTS)
     ]
 
 
-def compared(
+def compared_number(
     name: str, first: Sequence[Number], second: Sequence[Number], *, key: str | None = None, scale: str, error: Difference
 ) -> ComparedNumber:
     """Both means over the runs, and the error of the means."""
-    one, other = estimate(first, scale=scale), estimate(second, scale=scale)
-    spread = _spread(second, other.mean, error)
-    return ComparedNumber(name, key or name, scale == "share", one, other, error(one.mean, other.mean), spread)
+    first_estimate, second_estimate = estimate(first, scale=scale), estimate(second, scale=scale)
+    spread = _spread(second, second_estimate.mean, error)
+    difference = error(first_estimate.mean, second_estimate.mean)
+    return ComparedNumber(name, key or name, scale == "share", first_estimate, second_estimate, difference, spread)
 
 
 def _spread(values: Sequence[Number], mean: Number, error: Difference) -> Number:
-    known = [value for value in values if value is not None]
-    if len(values) < 2 or len(known) < len(values):
+    present = [value for value in values if value is not None]
+    if len(values) < 2 or len(present) < len(values):
         return None
-    low, high = error(min(known), mean), error(max(known), mean)
+    low, high = error(min(present), mean), error(max(present), mean)
     return None if low is None or high is None else high - low
 
 
@@ -200,12 +202,12 @@ def staleness(first: Sequence[Counts], second: Sequence[Counts]) -> Staleness | 
     """The distributions over both sides' runs; None if a run applied no contribution."""
     if not all([*first, *second]):
         return None
-    one, other = _summed(first), _summed(second)
+    first_counts, second_counts = _total_counts(first), _total_counts(second)
     spread = max((wasserstein(*pair) for pair in combinations(second, 2)), default=None)
-    return Staleness(one, other, wasserstein(one, other), spread)
+    return Staleness(first_counts, second_counts, wasserstein(first_counts, second_counts), spread)
 
 
-def _summed(runs: Sequence[Counts]) -> Counts:
+def _total_counts(runs: Sequence[Counts]) -> Counts:
     counts: Counter[int] = Counter()
     for run in runs:
         counts.update(run)
@@ -227,12 +229,12 @@ def intervals(first: Sequence[TimeUse], second: Sequence[TimeUse]) -> list[Compa
     """
     rows = []
     for name in INTERVALS:
-        one, other = _per_update(first, name), _per_update(second, name)
-        if one.per_update or other.per_update:
-            number, length = (one.per_update + other.per_update) / 2, (one.mean_seconds + other.mean_seconds) / 2
-            by_length = (one.mean_seconds - other.mean_seconds) * number
-            by_number = (one.per_update - other.per_update) * length
-            rows.append(ComparedIntervals(name, one, other, by_length, by_number))
+        first_side, second_side = _per_update(first, name), _per_update(second, name)
+        if first_side.per_update or second_side.per_update:
+            number, length = (first_side.per_update + second_side.per_update) / 2, (first_side.mean_seconds + second_side.mean_seconds) / 2
+            by_length = (first_side.mean_seconds - second_side.mean_seconds) * number
+            by_number = (first_side.per_update - second_side.per_update) * length
+            rows.append(ComparedIntervals(name, first_side, second_side, by_length, by_number))
     return sorted(rows, key=lambda row: -abs(row.by_length + row.by_number))
 
 
@@ -255,16 +257,16 @@ def sentence(first: Sequence[TimeUse], second: Sequence[TimeUse], names: tuple[s
     cancel.
     """
     times = seconds_per_update(first), seconds_per_update(second)
-    whole = times[0] - times[1]
+    difference = times[0] - times[1]
     by_worker = [_mean_by_worker(side) for side in (first, second)]
     total = by_worker[0].sum(axis=0) - by_worker[1].sum(axis=0)
     if np.abs(total).max() <= 1e-9 * max(times):
-        return f"an update takes {Unit(times[0]).said(times[0])} on both sides, with the same components"
-    unit = Unit(max(abs(whole), float(np.abs(total).max())))
+        return f"an update takes {Unit(times[0]).unsigned(times[0])} on both sides, with the same components"
+    unit = Unit(max(abs(difference), float(np.abs(total).max())))
     order = [place for place in np.argsort(-np.abs(total)) if abs(total[place]) >= LEAST_PART * np.abs(total).max()]
     same = by_worker[0].shape == by_worker[1].shape
     spreads = np.ptp([_mean_by_worker([use]).sum(axis=0) for use in second], axis=0)
-    parts = list[str]()
+    phrases = list[str]()
     for place in order:
         mark = WITHIN if len(second) > 1 and abs(total[place]) <= spreads[place] else ""
         part = f"{unit.signed(total[place])}{mark} {IN_SENTENCE[COMPONENTS[place]]}"
@@ -275,9 +277,9 @@ def sentence(first: Sequence[TimeUse], second: Sequence[TimeUse], names: tuple[s
                 part += f" on worker {worker}"
             elif abs(change[worker]) > abs(total[place]) / 2:
                 part += f" ({unit.signed(change[worker])} of it on worker {worker})"
-        parts.append(part)
-    mark = WITHIN if len(second) > 1 and abs(whole) <= np.ptp([use.seconds / use.num_updates for use in second]) else ""
-    return f"{names[0]} minus {names[1]}: {unit.signed(whole)}{mark} per update, of which {', '.join(parts)}"
+        phrases.append(part)
+    mark = WITHIN if len(second) > 1 and abs(difference) <= np.ptp([use.seconds / use.num_updates for use in second]) else ""
+    return f"{names[0]} minus {names[1]}: {unit.signed(difference)}{mark} per update, of which {', '.join(phrases)}"
 
 
 def _mean_by_worker(side: Sequence[TimeUse]) -> Floats:
@@ -302,7 +304,7 @@ class Unit:
         """A signed difference with a fixed number of decimal places."""
         return f"{signed(seconds * self._factor)} {self.name}"
 
-    def said(self, seconds: float) -> str:
+    def unsigned(self, seconds: float) -> str:
         """A time."""
         return f"{seconds * self._factor:.3g} {self.name}"
 

@@ -45,8 +45,8 @@ class Side:
     @property
     def seeds(self) -> list[Any]:
         """The distinct seeds of the runs, in order. If no summary contains a seed, the seed of the first run's config."""
-        said = {summary["seed"] for summary in self.summaries if "seed" in summary}
-        return sorted(said) if said else [self.config.get("seed")]
+        seeds = {summary["seed"] for summary in self.summaries if "seed" in summary}
+        return sorted(seeds) if seeds else [self.config.get("seed")]
 
     @property
     def title(self) -> str:
@@ -82,30 +82,30 @@ class Sides:
     @property
     def different(self) -> dict[str, tuple[Any, Any]]:
         """The dotted keys in which the sides' configs differ, with both values, except keys that may differ in a comparison."""
-        found = differences(self.first.config, self.second.config)
+        differing = differences(self.first.config, self.second.config)
         if any("script" in side.config for side in self.both):  # a Team knows little of the script that it is in
-            found = {key: values for key, values in found.items() if None not in values and key != "script"}
+            differing = {key: values for key, values in differing.items() if None not in values and key != "script"}
         if self.repeats:
-            found.pop("seed", None)
-            one, other = (", ".join(map(str, side.seeds)) for side in self.both)
-            if one != other:
-                found["seed"] = (one, other)
-        return found
+            differing.pop("seed", None)
+            first_seeds, second_seeds = (", ".join(map(str, side.seeds)) for side in self.both)
+            if first_seeds != second_seeds:
+                differing["seed"] = (first_seeds, second_seeds)
+        return differing
 
     @property
-    def in_words(self) -> list[str]:
+    def sentences(self) -> list[str]:
         """`different` as sentences: one for each key, or one for a config group that differs in more than `MOST_KEYS` keys."""
         groups: dict[str, dict[str, tuple[Any, Any]]] = {}
         for key, values in self.different.items():
             groups.setdefault(key.split(".")[0], {})[key] = values
-        found = []
-        for group, its in groups.items():
-            if len(its) > MOST_KEYS:
-                parts = dict.fromkeys(key.split(".")[1] for key in its)
-                found.append(f"the runs differ in {len(its)} keys of {group}: {', '.join(parts)}")
+        sentences = []
+        for group, keys in groups.items():
+            if len(keys) > MOST_KEYS:
+                subkeys = dict.fromkeys(key.split(".")[1] for key in keys)
+                sentences.append(f"the runs differ in {len(keys)} keys of {group}: {', '.join(subkeys)}")
             else:
-                found += [f"the runs differ in {key}: {one} and {other}" for key, (one, other) in its.items()]
-        return found
+                sentences += [f"the runs differ in {key}: {first} and {second}" for key, (first, second) in keys.items()]
+        return sentences
 
 
 def sides(first: Sequence[Path], second: Sequence[Path]) -> Sides:
@@ -114,20 +114,20 @@ def sides(first: Sequence[Path], second: Sequence[Path]) -> Sides:
     Broken runs below a folder are skipped.
     """
     remarks: list[str] = []
-    one, other = (_side(name, folders, remarks) for name, folders in (("first", first), ("second", second)))
-    backends = [one.backend, other.backend]
+    first_side, second_side = (_side(name, folders, remarks) for name, folders in (("first", first), ("second", second)))
+    backends = [first_side.backend, second_side.backend]
     if set(map(repr, backends)) == set(map(repr, NAMES)):
-        one, other = (replace(side, name=NAMES[side.backend]) for side in (one, other))
+        first_side, second_side = (replace(side, name=NAMES[side.backend]) for side in (first_side, second_side))
         if backends[0] == "dist":
-            one, other = other, one
-    return Sides(one, other, tuple(remarks))
+            first_side, second_side = second_side, first_side
+    return Sides(first_side, second_side, tuple(remarks))
 
 
-def _side(name: str, given: Sequence[Path], remarks: list[str]) -> Side:
+def _side(name: str, places: Sequence[Path], remarks: list[str]) -> Side:
     summaries, configs, kept, uses = list[dict[str, Any]](), list[dict[str, Any]](), list[Path](), list[TimeUse | None]()
     simulated: dict[Any, Path] = {}
     broken: list[str] = []
-    for folder, is_given in [(folder, folder == place) for place in given for folder in runs_of(place)]:
+    for folder, is_given in [(folder, folder == place) for place in places for folder in run_folders(place)]:
         try:
             summary, config, use = _read(folder)
         except ValueError as error:
@@ -136,7 +136,9 @@ def _side(name: str, given: Sequence[Path], remarks: list[str]) -> Side:
             broken.append(str(error))
             continue
         if configs and (key := _difference(configs[0], config)):
-            values = " and ".join(f"{shown(_value(each, key))} in {place}" for place, each in ((kept[0], configs[0]), (folder, config)))
+            values = " and ".join(
+                f"{shown(_value(side_config, key))} in {place}" for place, side_config in ((kept[0], configs[0]), (folder, config))
+            )
             raise ValueError(f"the runs of one side are repeats of one config, and differ in {key} ({values}): leave one out")
         if summaries and (key := next((key for key in ("backend", "num_workers") if summaries[0].get(key) != summary.get(key)), "")):
             raise ValueError(f"the runs of one side are repeats of one config, and {kept[0]} and {folder} differ in {key}: leave one out")
@@ -162,7 +164,7 @@ def _read(run: Path) -> tuple[dict[str, Any], dict[str, Any], TimeUse | None]:
     return summary, read_config(run), time_use(run, summary)
 
 
-def runs_of(folder: Path) -> list[Path]:
+def run_folders(folder: Path) -> list[Path]:
     """The folder itself if it is a run, else the runs below it. Raises ValueError if there are none."""
     if not folder.is_dir():
         raise ValueError(f"{folder} is not the folder of a finished run: give one that contains a summary.json")
@@ -175,7 +177,7 @@ def runs_of(folder: Path) -> list[Path]:
 
 def _difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
     """The first dotted key in which two configs of one side must not differ but do; empty if there is none."""
-    return next(iter(differences(one, other, without=VARY_IN_A_ROW)), "")
+    return next(iter(differences(one, other, ignored=VARY_IN_A_ROW)), "")
 
 
 def _value(config: Mapping[str, Any], key: str) -> Any:
@@ -183,9 +185,9 @@ def _value(config: Mapping[str, Any], key: str) -> Any:
 
 
 def differences(
-    first: Mapping[str, Any], second: Mapping[str, Any], *, without: Sequence[str] = VARY_IN_A_COMPARISON
+    first: Mapping[str, Any], second: Mapping[str, Any], *, ignored: Sequence[str] = VARY_IN_A_COMPARISON
 ) -> dict[str, tuple[Any, Any]]:
-    """The dotted keys in which two configs differ, with both values, without the keys `without`."""
-    one, other = dict(flattened(first)), dict(flattened(second))
-    keys = sorted(key for key in {*one, *other} if not is_one_of(key, without))
-    return {key: (one.get(key), other.get(key)) for key in keys if one.get(key) != other.get(key)}
+    """The dotted keys in which two configs differ, with both values, except the keys `ignored`."""
+    first_flat, second_flat = dict(flattened(first)), dict(flattened(second))
+    keys = sorted(key for key in {*first_flat, *second_flat} if not is_one_of(key, ignored))
+    return {key: (first_flat.get(key), second_flat.get(key)) for key in keys if first_flat.get(key) != second_flat.get(key)}

@@ -70,7 +70,7 @@ class TraceRows:
         A trace contains only a message's sender. Weights of a version went to the worker whose gradient at that version is the first to
         begin at or after their delivery. Each gradient belongs to one message.
         """
-        found = np.full(len(self.rank), -1)
+        receivers = np.full(len(self.rank), -1)
         messages = np.flatnonzero(self.of(MESSAGE) & ~self.of_workers & (self.nbytes > 0))
         gradients = np.flatnonzero(self.of(GRADIENT) & self.of_workers)
         messages = messages[np.lexsort((self.end[messages], self.version[messages]))]
@@ -81,9 +81,9 @@ class TraceRows:
             while place < len(began) and began[place] < (version, end):
                 place += 1
             if place < len(began) and began[place][0] == version:
-                found[message] = self.rank[gradients[place]]
+                receivers[message] = self.rank[gradients[place]]
                 place += 1
-        return found
+        return receivers
 
 
 def read_rows(run: Path, summary: Mapping[str, Any]) -> TraceRows | None:
@@ -193,13 +193,13 @@ def seconds_by_worker(rows: TraceRows) -> Floats:
             COMMUNICATION: _communication(rows),
         },
     )
-    found = np.zeros((rows.num_workers, len(COMPONENTS)))
+    seconds = np.zeros((rows.num_workers, len(COMPONENTS)))
     idle = component == WAITING
     served = np.zeros(len(rank))
     served[idle] = np.clip(_busy(rows, end[idle]) - _busy(rows, start[idle]), 0.0, (end - start)[idle])
-    np.add.at(found, (rank, component), end - start - served)
-    np.add.at(found[:, SERVER], rank, served)
-    return found
+    np.add.at(seconds, (rank, component), end - start - served)
+    np.add.at(seconds[:, SERVER], rank, served)
+    return seconds
 
 
 def _partition(rows: TraceRows, spans: Mapping[int, Spans]) -> tuple[Integers, Floats, Floats, Integers]:
@@ -235,8 +235,8 @@ def _communication(rows: TraceRows) -> Spans:
     to = rows.receiver >= 0
     sent = _spans(rows, rows.of_workers & rows.of(MESSAGE))
     received = Spans(rows.receiver[to], rows.start[to], rows.end[to])
-    parts = (sent, received, *(transfers(rows, kind) for kind in COLLECTIVES))
-    return Spans(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+    spans = (sent, received, *(transfers(rows, kind) for kind in COLLECTIVES))
+    return Spans(*(np.concatenate(column) for column in zip(*spans, strict=True)))
 
 
 def transfers(rows: TraceRows, kind: int) -> Spans:
@@ -252,7 +252,7 @@ def transfers(rows: TraceRows, kind: int) -> Spans:
         last = entry.reshape(len(members), -1).max(axis=0) if len(members) else entry
         return Spans(rank, np.minimum(np.tile(last, len(members)), end), end)
     entered = {int(member): list(zip(entry[rank == member].tolist(), end[rank == member].tolist(), strict=True)) for member in members}
-    spans = [(member, *span) for member, its in after_last_entry(entered, until=rows.seconds).items() for span in its]
+    spans = [(member, *span) for member, member_spans in after_last_entry(entered, until=rows.seconds).items() for span in member_spans]
     columns = np.array(spans, np.float64).reshape(-1, 3).T
     return Spans(columns[0].astype(np.int64), columns[1], columns[2])
 
@@ -266,7 +266,7 @@ def _busy(rows: TraceRows, moments: Floats) -> Floats:
     start, end = start[order], np.maximum.accumulate(end[order])
     begin = np.concatenate([start[:1], np.maximum(start[1:], end[:-1])])
     length = np.maximum(end - begin, 0.0)
-    done = length.cumsum()
+    cumulative = length.cumsum()
     edges = np.column_stack([begin, begin + length])
-    until: Floats = np.interp(moments, edges.ravel(), np.column_stack([done - length, done]).ravel())
+    until: Floats = np.interp(moments, edges.ravel(), np.column_stack([cumulative - length, cumulative]).ravel())
     return until

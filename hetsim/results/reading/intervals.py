@@ -52,12 +52,12 @@ def read_trace(trace: Path, *, num_workers: int | None = None) -> Any:
         raise ValueError(f"{trace} is not a file: {REMEDY}")
     try:
         file = parquet.ParquetFile(trace, read_dictionary=["kind"])  # a text that is repeated takes memory once
-        there = file.schema_arrow.names
+        names = file.schema_arrow.names
     except (ArrowException, OSError, ValueError, KeyError) as error:
         raise ValueError(f"{trace} is no Parquet file ({brief(error)}): {REMEDY}") from None
-    if missing := [name for name in TRACE_COLUMNS if there.count(name) != 1]:
+    if missing := [name for name in TRACE_COLUMNS if names.count(name) != 1]:
         raise ValueError(f"{trace} lacks {', '.join(missing)}: {REMEDY}")
-    if others := [name for name in there if name not in TRACE_COLUMNS]:
+    if others := [name for name in names if name not in TRACE_COLUMNS]:
         raise ValueError(f"{trace} has a column {shown(others[0])}, as no trace has: {REMEDY}")
     groups = [file.metadata.row_group(index) for index in range(file.metadata.num_row_groups)]
     num_rows = sum(group.num_rows for group in groups)
@@ -105,9 +105,9 @@ def _check(trace: Path, table: Any, num_workers: float) -> None:
         why = "which ends before it begins" if fine[place] else "which are no times of a run"
         raise ValueError(f"{trace} has an interval from {first} to {last}, {why}: {REMEDY}")
     for place in np.flatnonzero((rank < 0) | (rank > 2 * num_workers))[:1]:  # local servers follow the server
-        found = table["rank"][int(place)].as_py()
+        invalid_rank = table["rank"][int(place)].as_py()
         run = "which no run has" if num_workers == math.inf else f"but its run has {num_workers} workers"
-        raise ValueError(f"{trace} has rank {found}, {run}: {REMEDY}")
+        raise ValueError(f"{trace} has rank {invalid_rank}, {run}: {REMEDY}")
     for name in table.column_names:
         column = table[name]
         wrong = None
@@ -127,11 +127,11 @@ def first_intervals(table: Any, most: int = 20_000) -> list[Interval]:
     table = table.select(COLUMNS)
     work = compute.is_in(table["kind"], pa.array(WORK))
     communication = compute.and_(compute.is_in(table["kind"], pa.array(COMMUNICATION)), compute.less_equal(table["rank"], MAX_RANKS))
-    found: list[Interval] = []
+    intervals: list[Interval] = []
     for wanted in (work, communication):
         first = table.filter(wanted).sort_by("start").slice(0, most).to_pydict()
-        found += zip(first["start"], first["end"], first["rank"], first["kind"], strict=True)
-    return found
+        intervals += zip(first["start"], first["end"], first["rank"], first["kind"], strict=True)
+    return intervals
 
 
 def after_last_entry(entered: Mapping[int, Sequence[Span]], until: float) -> dict[int, list[Span]]:
@@ -143,19 +143,19 @@ def after_last_entry(entered: Mapping[int, Sequence[Span]], until: float) -> dic
     by_end = {rank: np.array(sorted(spans, key=lambda span: span[1]), np.float64).reshape(-1, 2) for rank, spans in entered.items()}
     starts, ends = np.concatenate([*by_end.values(), np.empty((0, 2))]).T
     entry = starts.copy()
-    for its in by_end.values():
-        if not len(its):
+    for rank_spans in by_end.values():
+        if not len(rank_spans):
             continue
-        place = np.searchsorted(its[:, 1], ends)
-        before, after = its[np.maximum(place - 1, 0)], its[np.minimum(place, len(its) - 1)]
-        nearest = np.where((np.abs(before[:, 1] - ends) <= np.abs(after[:, 1] - ends))[:, None], before, after)
+        place = np.searchsorted(rank_spans[:, 1], ends)
+        earlier, later = rank_spans[np.maximum(place - 1, 0)], rank_spans[np.minimum(place, len(rank_spans) - 1)]
+        nearest = np.where((np.abs(earlier[:, 1] - ends) <= np.abs(later[:, 1] - ends))[:, None], earlier, later)
         shared = (nearest[:, 0] < ends) & (nearest[:, 1] > starts)  # otherwise that rank was not in it
         entry = np.maximum(entry, np.where(shared, nearest[:, 0], starts))
-    found: dict[int, list[Span]] = {}
+    rests: dict[int, list[Span]] = {}
     at = 0
-    for rank, its in by_end.items():
-        here = slice(at, at + len(its))
-        kept = starts[here] < until
-        found[rank] = list(zip(entry[here][kept].tolist(), ends[here][kept].tolist(), strict=True))
-        at += len(its)
-    return found
+    for rank, rank_spans in by_end.items():
+        rows = slice(at, at + len(rank_spans))
+        kept = starts[rows] < until
+        rests[rank] = list(zip(entry[rows][kept].tolist(), ends[rows][kept].tolist(), strict=True))
+        at += len(rank_spans)
+    return rests

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from hetsim.answers.answer import Answer, Cell, Picture, Quoted, Sheet
-from hetsim.results.tables.labels import shortened
+from hetsim.results.tables.labels import short_text
 from hetsim.results.tables.picture import cell, picture
 from hetsim.results.tables.rows import RowGroup, TableRow
 from hetsim.results.tables.table import Ranking
@@ -18,8 +18,8 @@ MAX_ANSWERS = 5
 
 def answer(table: Ranking, command: str = "") -> Answer:
     """The answer with this table. `command` has asked for it."""
-    left = len(table.groups) - MAX_ANSWERS
-    more = [f"The tables have the best of {left} groups more."] if left > 0 else []
+    num_omitted = len(table.groups) - MAX_ANSWERS
+    more = [f"The tables have the best of {num_omitted} groups more."] if num_omitted > 0 else []
     heads = dict.fromkeys(group.head(table.metrics[table.metric]) for group in table.groups)
     return Answer(
         question=f"Which row is best by {' or '.join(heads)}? ({table.title})",
@@ -45,8 +45,8 @@ def _best(table: Ranking, group: RowGroup) -> str:
 def _sheets(table: Ranking) -> Iterator[Sheet]:
     """One sheet for each group."""
     values = {value for row in table.rows for value in row.keys.values()}
-    count = Counter(map(shortened, values))  # values that would look the same are not shortened
-    printed = [name for name in table.known if name == table.metric or table.metrics[name].printed]
+    count = Counter(map(short_text, values))  # values that would look the same are not shortened
+    printed = [name for name in table.known_metrics if name == table.metric or table.metrics[name].printed]
     for group in table.groups:
         gain = [] if table.baseline is None else [Quoted(table.baseline, "gain over ")]
         ranked, *others = [group.head(table.metrics[name]) for name in printed]
@@ -54,7 +54,7 @@ def _sheets(table: Ranking) -> Iterator[Sheet]:
         heads: list[Cell] = [*map(Quoted, group.keys), *coordination, "runs", ranked, *gain, *others]
         rows: list[list[Cell]] = []
         for row in group.rows:
-            texts = [row.keys[key] if count[shortened(row.keys[key])] > 1 else shortened(row.keys[key]) for key in group.keys]
+            texts = [row.keys[key] if count[short_text(row.keys[key])] > 1 else short_text(row.keys[key]) for key in group.keys]
             texts += [row.coordination] if coordination else []
             runs = f"{len(row.runs)} ({row.num_diverged} diverged)" if row.num_diverged else str(len(row.runs))
             ranked, *others = [cell(name, row.numbers[name]) for name in printed]

@@ -10,12 +10,12 @@ from hetsim.results.tables.metrics import Metric, Target
 from hetsim.results.tables.rows import TableRow, scale
 
 
-def best_of(rows: Sequence[TableRow], keys: Sequence[str], metric: Metric, target: Target, remarks: list[str]) -> list[TableRow]:
+def select_best(rows: Sequence[TableRow], keys: Sequence[str], metric: Metric, target: Target, remarks: list[str]) -> list[TableRow]:
     """The best row of each config without these keys. If the best value is the smallest or largest tried, a remark says so."""
-    known, keys = list(rows[0].keys), _names(keys)
+    row_keys, keys = list(rows[0].keys), _names(keys)
     for key in keys:
-        if key not in known:
-            raise ValueError(f"--best-of {key}: the runs do not differ in it; take {', '.join(known)}{checks.suggestion(key, known)}")
+        if key not in row_keys:
+            raise ValueError(f"--best-of {key}: the runs do not differ in it; take {', '.join(row_keys)}{checks.suggestion(key, row_keys)}")
     merged: dict[tuple[tuple[str, str], ...], list[TableRow]] = {}
     for row in rows:
         merged.setdefault(tuple((key, value) for key, value in row.keys.items() if key not in keys), []).append(row)
@@ -25,19 +25,19 @@ def best_of(rows: Sequence[TableRow], keys: Sequence[str], metric: Metric, targe
             f"--best-of {','.join(keys)}: {metric.head.split(' {')[0]} is the same whatever it is, so none is the best: rank by a number "
             "that depends on it, such as --metric final_loss, or --target-loss L"
         )
-    found = []
+    selected = []
     for same in merged.values():
         best = min(same, key=worth)
-        found.append(best)
-        remarks += [sentence for key in keys if (sentence := _at_an_end(best, same, key))]
-    return found
+        selected.append(best)
+        remarks += [sentence for key in keys if (sentence := _end_remark(best, same, key))]
+    return selected
 
 
 def check_selects(groups: Sequence[Sequence[TableRow]], keys: Sequence[str]) -> None:
     """Raise ValueError for a key, such as one of the cluster, in which the rows of each group are equal."""
     for key in _names(keys):
         values = [{row.keys.get(key) for row in rows} for rows in groups]
-        if len(set.union(*values)) > 1 and all(len(its) == 1 for its in values):
+        if len(set.union(*values)) > 1 and all(len(key_values) == 1 for key_values in values):
             raise ValueError(f"--best-of {key}: each of its values has a table of its own, so none is the best: leave it out")
 
 
@@ -53,11 +53,11 @@ def _all_alike(merged: Collection[Sequence[TableRow]], worth: Callable[[TableRow
 
 def _worth(row: TableRow, *, metric: Metric, target: Target, on: str) -> tuple[float, ...]:
     """A sort key, lowest first: few diverged runs, then many runs with a number, then the best mean."""
-    found = row.estimate(metric, target, scale=on)
-    return row.num_diverged, -found.num_known / found.num_runs, (-1 if metric.higher else 1) * (found.mean or 0.0)
+    number = row.estimate(metric, target, scale=on)
+    return row.num_diverged, -number.num_known / number.num_runs, (-1 if metric.higher else 1) * (number.mean or 0.0)
 
 
-def _at_an_end(best: TableRow, same: Sequence[TableRow], key: str) -> str | None:
+def _end_remark(best: TableRow, same: Sequence[TableRow], key: str) -> str | None:
     """A remark if the best value is the smallest or the largest tried, because a better value may lie beyond."""
     try:
         values = sorted({float(row.keys[key]) for row in same})

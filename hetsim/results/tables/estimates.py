@@ -54,23 +54,23 @@ def estimate(values: Sequence[Number], *, scale: str) -> Estimate:
 
     There is no mean if a run has no number, because leaving that run out would favour its config. A single run has no interval.
     """
-    known = [value for value in values if value is not None]
-    if not known or len(known) < len(values):
-        return Estimate(None, None, None, len(known), len(values))
-    if min(known) == max(known):  # its own mean, to the last bit
-        bound = known[0] if len(known) > 1 else None
-        return Estimate(known[0], bound, bound, len(known), len(known))
-    if scale == "logarithmic" and min(known) > 0:
-        mean, half = _mean_and_half([math.log(value) for value in known])
+    present = [value for value in values if value is not None]
+    if not present or len(present) < len(values):
+        return Estimate(None, None, None, len(present), len(values))
+    if min(present) == max(present):  # its own mean, to the last bit
+        bound = present[0] if len(present) > 1 else None
+        return Estimate(present[0], bound, bound, len(present), len(present))
+    if scale == "logarithmic" and min(present) > 0:
+        mean, half = _mean_and_half([math.log(value) for value in present])
         middle, low, high = (_exponential(bound) for bound in (mean, mean - half, mean + half))
     else:
-        middle, half = _mean_and_half(known)
+        middle, half = _mean_and_half(present)
         low, high = middle - half, middle + half
-        if scale != "linear" and min(known) >= 0:
+        if scale != "linear" and min(present) >= 0:
             low = max(low, 0.0)
-        if scale == "share" and max(known) <= 1:
+        if scale == "share" and max(present) <= 1:
             high = min(high, 1.0)
-    return Estimate(middle, low, high, len(known), len(known))
+    return Estimate(middle, low, high, len(present), len(present))
 
 
 def _exponential(value: float) -> float:

@@ -42,8 +42,8 @@ def arrow(table: Ranking) -> Any:
 
 
 def _columns(name: str, estimates: Sequence[Estimate | None]) -> dict[str, list[Any]]:
-    parts = {"mean": "mean", "low": "low", "high": "high", "runs": "num_known"}
-    return {f"{name}_{part}": [getattr(estimate, entry) if estimate else None for estimate in estimates] for part, entry in parts.items()}
+    fields = {"mean": "mean", "low": "low", "high": "high", "runs": "num_known"}
+    return {f"{name}_{part}": [getattr(estimate, entry) if estimate else None for estimate in estimates] for part, entry in fields.items()}
 
 
 def write(table: Ranking, folder: Path) -> None:

@@ -33,12 +33,12 @@ def _typed_columns(configs: Sequence[Mapping[str, Any]], typed: Sequence[Mapping
     keys = [key for key in dict.fromkeys(key for overrides in typed for key in overrides) if not is_one_of(key, VARY_IN_A_ROW)]
     columns = {}
     for key in ["method", *(key for key in keys if key != "method")]:
-        parts = [_part(config, key) for config in configs]
-        if len({repr(part) for part in parts}) > 1 or (parts[0] is None and len({overrides.get(key) for overrides in typed}) > 1):
+        values = [_part(config, key) for config in configs]
+        if len({repr(value) for value in values}) > 1 or (values[0] is None and len({overrides.get(key) for overrides in typed}) > 1):
             columns[key] = (
-                _with_units([overrides.get(key) for overrides in typed], parts)
-                or _brief(parts)
-                or [_as_typed(key, overrides.get(key), part) for overrides, part in zip(typed, parts, strict=True)]
+                _quantities([overrides.get(key) for overrides in typed], values)
+                or _brief(values)
+                or [_typed_text(key, overrides.get(key), value) for overrides, value in zip(typed, values, strict=True)]
             )
     return columns
 
@@ -49,7 +49,7 @@ def _add_columns(columns: dict[str, list[str]], configs: Sequence[Mapping[str, A
     for key in sorted({key for entry in flat for key in entry}, key=lambda key: (key.count("."), key)):
         if _num_distinct(columns) == len(flat):
             return
-        column = [written(entry.get(key)) for entry in flat]
+        column = [value_text(entry.get(key)) for entry in flat]
         if _num_distinct({**columns, key: column}) > _num_distinct(columns):
             columns.update(_choices(configs, key, column) or {key: column})
 
@@ -57,10 +57,10 @@ def _add_columns(columns: dict[str, list[str]], configs: Sequence[Mapping[str, A
 def _choices(configs: Sequence[Mapping[str, Any]], key: str, column: Sequence[str]) -> dict[str, list[str]]:
     """The column of a group's choices instead of class names, if it distinguishes as many configs; else empty."""
     group, _, name = key.rpartition(".")
-    parts = [_part(config, group) for config in configs]
-    if name != "_target_" or "." in group or not all(isinstance(part, Mapping) for part in parts):
+    values = [_part(config, group) for config in configs]
+    if name != "_target_" or "." in group or not all(isinstance(value, Mapping) for value in values):
         return {}
-    named = [choice(group, part) for part in parts]
+    named = [choice(group, value) for value in values]
     return {group: named} if len(set(named)) == len(set(column)) else {}
 
 
@@ -69,34 +69,36 @@ def _num_distinct(columns: Mapping[str, Sequence[str]]) -> int:
 
 
 def _part(config: Mapping[str, Any], key: str) -> Any:
-    found: Any = config
+    part: Any = config
     for name in key.split("."):
-        found = found.get(name) if isinstance(found, Mapping) else None
-    return found
+        part = part.get(name) if isinstance(part, Mapping) else None
+    return part
 
 
-def _as_typed(key: str, override: str | None, part: Any) -> str:
+def _typed_text(key: str, override: str | None, part: Any) -> str:
     """The override if it was typed and the value is a group or unknown. A group that was not typed is named by its choice."""
     if isinstance(part, Mapping | list):
         default = choice(key, part) if isinstance(part, Mapping) else part
-        return written(default) if override is None else override
-    return (override or "") if part is None else written(part)
+        return value_text(default) if override is None else override
+    return (override or "") if part is None else value_text(part)
 
 
-def _with_units(overrides: Sequence[str | None], parts: Sequence[Any]) -> list[str]:
+def _quantities(overrides: Sequence[str | None], values: Sequence[Any]) -> list[str]:
     """Quantities as typed, such as 10 Gbit/s, if one of them has a unit; else empty. The config contains them in SI units."""
     texts = ["" if override is None else override.strip("'\"") for override in overrides]
-    units = [isinstance(part, int | float) and text[:1].isdigit() and text[-1:].isalpha() for text, part in zip(texts, parts, strict=True)]
-    return [text or written(part) for text, part in zip(texts, parts, strict=True)] if any(units) else []
+    units = [
+        isinstance(value, int | float) and text[:1].isdigit() and text[-1:].isalpha() for text, value in zip(texts, values, strict=True)
+    ]
+    return [text or value_text(value) for text, value in zip(texts, values, strict=True)] if any(units) else []
 
 
-def _brief(parts: Sequence[Any]) -> list[str]:
+def _brief(values: Sequence[Any]) -> list[str]:
     """Numbers with six digits, if these distinguish them; else empty."""
-    brief = [f"{part:.6g}" for part in parts if isinstance(part, int | float) and not isinstance(part, bool)]
-    return brief if len(brief) == len(parts) and len(set(brief)) == len({*parts}) else []
+    brief = [f"{value:.6g}" for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
+    return brief if len(brief) == len(values) and len(set(brief)) == len({*values}) else []
 
 
-def written(part: Any) -> str:
+def value_text(part: Any) -> str:
     """The value as a user would type it."""
     if part is None or isinstance(part, bool):
         return {None: "null", True: "true", False: "false"}[part]
@@ -105,10 +107,10 @@ def written(part: Any) -> str:
 
 def label(keys: Mapping[str, str]) -> str:
     """Keys and values as one line of bounded length. A method needs no key."""
-    return shortened(", ".join(value if key == "method" else f"{key}={value}" for key, value in keys.items() if value))
+    return short_text(", ".join(value if key == "method" else f"{key}={value}" for key, value in keys.items() if value))
 
 
-def shortened(text: str) -> str:
+def short_text(text: str) -> str:
     """The text with at most MAX_LETTERS. A longer text keeps its beginning and its end."""
     half = MAX_LETTERS // 2
     return text if len(text) <= MAX_LETTERS else f"{text[:half]}…{text[-(MAX_LETTERS - half - 1) :]}"

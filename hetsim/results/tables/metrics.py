@@ -43,7 +43,7 @@ def _final(name: str) -> Callable[[FinishedRun, Target], Number]:
     return lambda run, _: run.summary["final"].get(name)
 
 
-def _until(wanted: str) -> Callable[[FinishedRun, Target], Number]:
+def _time_to(wanted: str) -> Callable[[FinishedRun, Target], Number]:
     def number(run: FinishedRun, target: Target) -> Number:
         goal = getattr(target, wanted)
         return None if goal is None else run.time_to(**{wanted: goal})
@@ -51,7 +51,7 @@ def _until(wanted: str) -> Callable[[FinishedRun, Target], Number]:
     return number
 
 
-def _at(column: int) -> Callable[[FinishedRun, Target], Number]:
+def _value_at_time(column: int) -> Callable[[FinishedRun, Target], Number]:
     def number(run: FinishedRun, target: Target) -> Number:
         return None if target.seconds is None else value_at(run.points, target.seconds, column)
 
@@ -59,10 +59,10 @@ def _at(column: int) -> Callable[[FinishedRun, Target], Number]:
 
 
 METRICS = {
-    "seconds_to_accuracy": Metric("seconds to {accuracy:.4g}", False, "logarithmic", _until("accuracy"), of_time=True),
-    "seconds_to_loss": Metric("seconds to loss {loss:.4g}", False, "logarithmic", _until("loss"), of_time=True),
-    "accuracy_at_seconds": Metric("accuracy at {seconds:g} s", True, "share", _at(2)),
-    "loss_at_seconds": Metric("loss at {seconds:g} s", False, "logarithmic", _at(1)),
+    "seconds_to_accuracy": Metric("seconds to {accuracy:.4g}", False, "logarithmic", _time_to("accuracy"), of_time=True),
+    "seconds_to_loss": Metric("seconds to loss {loss:.4g}", False, "logarithmic", _time_to("loss"), of_time=True),
+    "accuracy_at_seconds": Metric("accuracy at {seconds:g} s", True, "share", _value_at_time(2)),
+    "loss_at_seconds": Metric("loss at {seconds:g} s", False, "logarithmic", _value_at_time(1)),
     "samples_per_second": Metric("samples/s", True, "logarithmic", _entry("samples_per_second"), of_time=True),
     "updates_per_second": Metric("updates/s", True, "logarithmic", _entry("updates_per_second"), of_time=True),
     "seconds": Metric("seconds", False, "logarithmic", _entry("seconds"), printed=False, of_time=True),
@@ -78,5 +78,5 @@ METRICS = {
 
 def metrics_of(runs: Iterable[FinishedRun], *, higher: str | None = None) -> dict[str, Metric]:
     """The metrics above, and the users' own metrics as `final.NAME`. For own metrics, less is better unless they are in `higher`."""
-    own = dict.fromkeys(name for run in runs for name in run.summary["final"] if name not in ("train_loss", "test_accuracy"))
-    return METRICS | {f"final.{name}": Metric(f"final {name}", f"final.{name}" == higher, "linear", _final(name)) for name in own}
+    own_metrics = dict.fromkeys(name for run in runs for name in run.summary["final"] if name not in ("train_loss", "test_accuracy"))
+    return METRICS | {f"final.{name}": Metric(f"final {name}", f"final.{name}" == higher, "linear", _final(name)) for name in own_metrics}

@@ -38,8 +38,8 @@ def picture(table: Ranking) -> Any:
     for axes, (group, rows) in zip(panels, drawn, strict=True):
         _draw(axes, table, group, rows)
     heads = dict.fromkeys(group.head(table.metrics[table.metric]) for group, _ in drawn)
-    left = len(table.rows) - sum(len(rows) for _, rows in drawn)
-    more = f"; {left} more rows are in table.csv" if left else ""
+    num_omitted = len(table.rows) - sum(len(rows) for _, rows in drawn)
+    more = f"; {num_omitted} more rows are in table.csv" if num_omitted else ""
     gains = "" if table.baseline is None else f"; dashed: {table.baseline}, ×: gain over it"
     panels[-1].set_xlabel(
         f"{' or '.join(heads)}: mean and 95 % interval over the runs{gains}{more}", fontsize=9, color=INK, parse_math=False
@@ -64,19 +64,19 @@ def _spread(table: Ranking) -> float:
 
 def _draw(axes: Any, table: Ranking, group: RowGroup, rows: list[TableRow]) -> None:
     for place, row in enumerate(rows):
-        found = row.numbers[table.metric]
-        if found.mean is None:
-            words = cell(table.metric, found)
+        estimate = row.numbers[table.metric]
+        if estimate.mean is None:
+            words = cell(table.metric, estimate)
             axes.text(0.01, place, words, transform=axes.get_yaxis_transform(), va="center", fontsize=8, color=GREY)
             continue
-        span = None if found.low is None or found.high is None else [[found.mean - found.low], [found.high - found.mean]]
-        axes.errorbar(found.mean, place, xerr=span, fmt="o", color=COMPUTE, ms=5, elinewidth=1.6, capsize=3)
+        span = None if estimate.low is None or estimate.high is None else [[estimate.mean - estimate.low], [estimate.high - estimate.mean]]
+        axes.errorbar(estimate.mean, place, xerr=span, fmt="o", color=COMPUTE, ms=5, elinewidth=1.6, capsize=3)
         if row.gain is not None and row.gain.mean is not None:
             axes.text(1.01, place, f"× {row.gain}", transform=axes.get_yaxis_transform(), va="center", fontsize=8, color=INK)
     for row in group.baselines if len(group.baselines) == 1 else ():
-        found = row.numbers[table.metric]
-        if found.mean is not None:
-            axes.axvline(found.mean, color=STEP, linewidth=1.2, linestyle="--", zorder=0)
+        estimate = row.numbers[table.metric]
+        if estimate.mean is not None:
+            axes.axvline(estimate.mean, color=STEP, linewidth=1.2, linestyle="--", zorder=0)
     axes.set_yticks(range(len(rows)), [group.name(row) for row in rows], parse_math=False)
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.margins(x=0.06)

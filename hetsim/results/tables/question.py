@@ -36,7 +36,7 @@ class TableQuestion:
             raise ValueError(f"--at-seconds must be a moment of the runs, from 0, not {seconds:g}")
 
 
-def targets_of(groups: Sequence[Sequence[TableRow]], question: TableQuestion, remarks: list[str]) -> list[Target]:
+def group_targets(groups: Sequence[Sequence[TableRow]], question: TableQuestion, remarks: list[str]) -> list[Target]:
     """The target of each group. By default, it is the highest accuracy that every row on the same data reaches.
 
     Diverged rows do not count. Of rows that `--best-of` merges, the best one counts.
@@ -57,27 +57,29 @@ def targets_of(groups: Sequence[Sequence[TableRow]], question: TableQuestion, re
 
 def _contenders(rows: Sequence[TableRow], merged: Sequence[str]) -> list[TableRow]:
     """The rows that have not diverged. Of rows that differ only in the merged keys, the one with the highest accuracy."""
-    found: dict[tuple[tuple[str, str], ...], TableRow] = {}
+    best: dict[tuple[tuple[str, str], ...], TableRow] = {}
     for row in rows:
-        own = tuple((key, value) for key, value in row.keys.items() if key not in merged)
-        if not row.num_diverged and (own not in found or (row.reached or 0.0) > (found[own].reached or 0.0)):
-            found[own] = row
-    return list(found.values())
+        other_keys = tuple((key, value) for key, value in row.keys.items() if key not in merged)
+        if not row.num_diverged and (other_keys not in best or (row.reached or 0.0) > (best[other_keys].reached or 0.0)):
+            best[other_keys] = row
+    return list(best.values())
 
 
-def chosen(question: TableQuestion, metrics: Mapping[str, Metric], groups: Sequence[Sequence[TableRow]], targets: Sequence[Target]) -> str:
+def ranking_metric(
+    question: TableQuestion, metrics: Mapping[str, Metric], groups: Sequence[Sequence[TableRow]], targets: Sequence[Target]
+) -> str:
     """The metric to rank by: the given one, else a number at an equal time, else the time to an equal target, else samples/s."""
-    asked = question.metric
+    requested = question.metric
     compared = [(row, target) for rows, target in zip(groups, targets, strict=True) for row in rows]
-    known = [name for name, metric in metrics.items() if any(_has(row, metric, target) for row, target in compared)]
-    if asked is not None and asked not in known:
-        if missed := _missed(asked, question.target, [run for row, _ in compared for run in row.runs]):
-            raise ValueError(f"--metric {asked}: {missed}")
-        raise ValueError(f"no run has a number for {asked}: take --metric {' or '.join(known)}")
+    available = [name for name, metric in metrics.items() if any(_has(row, metric, target) for row, target in compared)]
+    if requested is not None and requested not in available:
+        if missed := _missed(requested, question.target, [run for row, _ in compared for run in row.runs]):
+            raise ValueError(f"--metric {requested}: {missed}")
+        raise ValueError(f"no run has a number for {requested}: take --metric {' or '.join(available)}")
     wanted = ("accuracy_at_seconds", "loss_at_seconds") if targets[0].seconds is not None else ()
     towards = ("seconds_to_loss",) if targets[0].loss is not None else ()
     preferred = (*wanted, *towards, "seconds_to_accuracy", "samples_per_second")
-    return asked or next(name for name in (*preferred, *known) if name in known)
+    return requested or next(name for name in (*preferred, *available) if name in available)
 
 
 def _has(row: TableRow, metric: Metric, target: Target) -> bool:
@@ -89,22 +91,22 @@ def reasons(name: str, target: Target, runs: Sequence[FinishedRun]) -> list[str]
     if name != "samples_per_second":
         return []
     missed = [_missed(metric, target, runs) for metric in ("seconds_to_accuracy", "seconds_to_loss")]
-    told = [f"{sentence}, so rows are ranked by samples per second" for sentence in missed if sentence]
-    if not told and any(run.summary["final"].get("train_loss") is not None for run in runs):
-        told = ["give --target-loss L to compare the times to a training loss; rows are ranked by samples per second"]
-    return told
+    sentences = [f"{sentence}, so rows are ranked by samples per second" for sentence in missed if sentence]
+    if not sentences and any(run.summary["final"].get("train_loss") is not None for run in runs):
+        sentences = ["give --target-loss L to compare the times to a training loss; rows are ranked by samples per second"]
+    return sentences
 
 
 def _missed(metric: str, target: Target, runs: Sequence[FinishedRun]) -> str | None:
     """The target that no run has reached, and the best value so far; None without such a target."""
     if metric == "seconds_to_accuracy" and target.accuracy is not None:
         best = max((run.highest_accuracy for run in runs if run.highest_accuracy is not None), default=None)
-        return f"no run reached an accuracy of {target.accuracy:g}{_so_far('highest', best)}"
+        return f"no run reached an accuracy of {target.accuracy:g}{_best_so_far('highest', best)}"
     if metric == "seconds_to_loss" and target.loss is not None:
         losses = [loss for run in runs for _, loss, _ in run.points if loss is not None and math.isfinite(loss)]
-        return f"no run reached a training loss of {target.loss:g}{_so_far('lowest', min(losses, default=None))}"
+        return f"no run reached a training loss of {target.loss:g}{_best_so_far('lowest', min(losses, default=None))}"
     return None
 
 
-def _so_far(what: str, best: float | None) -> str:
-    return " (none was measured)" if best is None else f" (the {what} is {best:.4g})"
+def _best_so_far(extreme: str, best: float | None) -> str:
+    return " (none was measured)" if best is None else f" (the {extreme} is {best:.4g})"

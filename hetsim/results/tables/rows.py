@@ -60,9 +60,9 @@ class TableRow:
 
         If a calibration predicted the times, the interval of seconds and rates also covers the calibration's error.
         """
-        found = estimate(self.values(metric, target), scale=scale)
+        number = estimate(self.values(metric, target), scale=scale)
         spreads = [spread for run in self.runs if (spread := spread_of(run.summary)) is not None]
-        return found.wider(max(spreads)) if metric.of_time and spreads else found
+        return number.wider(max(spreads)) if metric.of_time and spreads else number
 
     def values(self, metric: Metric, target: Target) -> list[Number]:
         """The metric's number for each run."""
@@ -73,10 +73,10 @@ class TableRow:
 
     def by_seed(self, metric: Metric, target: Target) -> dict[int, list[Number]]:
         """The runs' numbers by seed."""
-        found: dict[int, list[Number]] = {}
+        numbers: dict[int, list[Number]] = {}
         for run, value in zip(self.runs, self.values(metric, target), strict=True):
-            found.setdefault(run.summary["seed"], []).append(value)
-        return found
+            numbers.setdefault(run.summary["seed"], []).append(value)
+        return numbers
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class RowGroup:
     @property
     def keys(self) -> list[str]:
         """The keys that distinguish the rows. Keys that distinguish the group from other groups are in its label."""
-        return [key for key in self.rows[0].keys if not (self.label and is_of_a_group(key))]
+        return [key for key in self.rows[0].keys if not (self.label and separates_groups(key))]
 
     def name(self, row: TableRow) -> str:
         """The row's name within the group."""
@@ -111,11 +111,11 @@ def scale(metric: Metric, rows: Sequence[TableRow], target: Target) -> str:
     return "logarithmic" if all(number is None or number > 0 for number in numbers) else "from zero"
 
 
-def is_of_a_group(key: str) -> bool:
+def separates_groups(key: str) -> bool:
     """Whether a key separates groups: rows of a group run on the same cluster (or some of its nodes) and on the same data."""
     return (key.split(".")[0] == "cluster" and key != LEFT_OUT) or key == "workload"
 
 
 def heading(rows: Sequence[TableRow]) -> str:
     """The label of the group with these rows."""
-    return label({key: value for key, value in rows[0].keys.items() if is_of_a_group(key)})
+    return label({key: value for key, value in rows[0].keys.items() if separates_groups(key)})

@@ -18,10 +18,10 @@ BETWEEN = re.compile(r",\s*(?=[+~]*[A-Za-z_][\w./@]*=)|\s+(?=[+~]*[A-Za-z_][\w./
 
 def pairs(words: str) -> dict[str, str] | None:
     """The values in `key=value,key=value` by key, without the command line's + and ~; None if a part is no pair."""
-    found = [part.strip().strip("'\"").partition("=") for part in BETWEEN.split(words.strip())]
-    if not all(key and equals for key, equals, _ in found):
+    triples = [part.strip().strip("'\"").partition("=") for part in BETWEEN.split(words.strip())]
+    if not all(key and equals for key, equals, _ in triples):
         return None
-    return {key.lstrip("+~"): value.strip() for key, _, value in found}
+    return {key.lstrip("+~"): value.strip() for key, _, value in triples}
 
 
 def same(key: str, one: str, other: str) -> bool:
@@ -45,15 +45,15 @@ def value(key: str, text: str) -> object:
     return path.stem if path.suffix == ".yaml" and path.parent.name == key else text
 
 
-def _nested(key: str, parts: Sequence[str]) -> list[object]:
+def _nested(key: str, tokens: Sequence[str]) -> list[object]:
     """The parts of a list or a mapping, each as a value of its own key."""
-    path, found = [key], list[object]()
-    for part, following in zip(parts, [*parts[1:], ""], strict=True):
+    path, values = [key], list[object]()
+    for part, following in zip(tokens, [*tokens[1:], ""], strict=True):
         if part in ("[", "{"):
             path.append("0")
         elif part in ("]", "}"):
             path[1:] = path[1:-1]
         elif following == ":":
             path[-1] = part
-        found.append(part if PART.fullmatch(part) or following == ":" else value(".".join(path), part))
-    return found
+        values.append(part if PART.fullmatch(part) or following == ":" else value(".".join(path), part))
+    return values

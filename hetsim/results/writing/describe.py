@@ -25,20 +25,21 @@ def describe(summary: Mapping[str, Any]) -> str:
     lines = [
         f"{summary['method']} on {place} ({summary['num_workers']} workers), {summary['workload']}, "
         f"seed {summary['seed']}, backend {summary['backend']}{_devices(summary)}",
-        f"  {summary['num_updates']} updates, {summary['num_samples']} samples in {formatted(summary['seconds'])} s{_dropped(summary)}: "
-        f"{formatted(summary['updates_per_second'])} updates/s{_interval(summary)}, {formatted(summary['samples_per_second'])} samples/s",
+        f"  {summary['num_updates']} updates, {summary['num_samples']} samples in {formatted(summary['seconds'])} s"
+        f"{_dropped_samples(summary)}: {formatted(summary['updates_per_second'])} updates/s{_interval(summary)}, "
+        f"{formatted(summary['samples_per_second'])} samples/s",
         f"  staleness {formatted(summary['staleness_mean'])} on average, {summary['staleness_max']} at most; "
         f"workers idle {formatted(_percent(summary['idle_share']))} % of the time; batch sizes {_list(summary['batch_sizes'])}",
     ]
     if any(value is not None for value in final.values()):
         loss = "not finite" if final["train_loss"] is None else formatted(final["train_loss"])
-        lines.append(f"  train loss {loss}{_judged(final)}{_diverged(summary)}")
+        lines.append(f"  train loss {loss}{_evaluation(final)}{_divergence(summary)}")
     elif summary.get("diverged"):
         lines.append("  diverged")
     if losses := _losses((summary["emulation"] or {}).get("losses")):
         lines.append(f"  {losses}")
     if summary["backend"] == "sim" and summary.get("calibrated"):
-        lines.append(f"  {_calibrated(summary['calibrated'])}")
+        lines.append(f"  {_calibration(summary['calibrated'])}")
     return "\n".join(lines)
 
 
@@ -46,17 +47,13 @@ def _losses(losses: Any) -> str:
     """The numbers of lost and joined processes, and the measured times; empty if there are none or the entry is unreadable."""
     if not isinstance(losses, Mapping):
         return ""
-    said = []
-    for name, each, took in (
-        ("lost", "lost", "detection_seconds"),
-        ("joined", "joined", None),
-        ("regroups", "regroups", "regroup_seconds"),
-    ):
-        seconds = losses.get(took) if took else None
-        if isinstance(found := losses.get(each), list) and found:
-            after = "" if took is None or not isinstance(seconds, float) else f" ({took.replace('_seconds', '')} {formatted(seconds)} s)"
-            said.append(f"{len(found)} {name}{after}")
-    return f"processes: {', '.join(said)}" if said else ""
+    phrases = []
+    for name, step in (("lost", "detection"), ("joined", None), ("regroups", "regroup")):
+        seconds = losses.get(f"{step}_seconds") if step else None
+        if isinstance(events := losses.get(name), list) and events:
+            time = f" ({step} {formatted(seconds)} s)" if isinstance(seconds, float) else ""
+            phrases.append(f"{len(events)} {name}{time}")
+    return f"processes: {', '.join(phrases)}" if phrases else ""
 
 
 def _interval(summary: Mapping[str, Any]) -> str:
@@ -75,7 +72,7 @@ def spread_of(summary: Mapping[str, Any]) -> float | None:
     return spread if isinstance(spread, float | int) and spread >= 1 else None
 
 
-def _calibrated(calibration: Mapping[str, Any]) -> str:
+def _calibration(calibration: Mapping[str, Any]) -> str:
     """The known error of the calibration behind a prediction."""
     error = f"{100 * calibration.get('error', math.nan):.1f} %"
     if composed := calibration.get("composed"):
@@ -95,16 +92,16 @@ def signed(errors: Mapping[str, float]) -> str:
 def one_line(summary: Mapping[str, Any]) -> str:
     """A run in half a line, for the runs of a sweep."""
     rate = formatted(summary["updates_per_second"])
-    said = f"{_judged(summary['final'])}{_diverged(summary)}"
-    return f"{summary['num_updates']} updates in {formatted(summary['seconds'])} s, {rate} updates/s{said}"
+    result = f"{_evaluation(summary['final'])}{_divergence(summary)}"
+    return f"{summary['num_updates']} updates in {formatted(summary['seconds'])} s, {rate} updates/s{result}"
 
 
-def _judged(final: Mapping[str, float | None]) -> str:
+def _evaluation(final: Mapping[str, float | None]) -> str:
     """The result of the last weights on the test set: the accuracy, if there is one, and a workload's own metrics."""
     accuracy = final["test_accuracy"]
-    parts = [] if accuracy is None else [f"test accuracy {accuracy:.4f}"]
-    parts += [f"{in_words(name)} {'not finite' if final[name] is None else formatted(final[name])}" for name in own_metrics(final)]
-    return "".join(f", {part}" for part in parts)
+    results = [] if accuracy is None else [f"test accuracy {accuracy:.4f}"]
+    results += [f"{in_words(name)} {'not finite' if final[name] is None else formatted(final[name])}" for name in own_metrics(final)]
+    return "".join(f", {text}" for text in results)
 
 
 def in_words(metric: str) -> str:
@@ -120,11 +117,11 @@ def _devices(summary: Mapping[str, Any]) -> str:
     return " on " + ", ".join(name if count == 1 else f"{name} ({count} ranks)" for name, count in devices.items())
 
 
-def _diverged(summary: Mapping[str, Any]) -> str:
+def _divergence(summary: Mapping[str, Any]) -> str:
     return ", diverged" if summary.get("diverged") else ""
 
 
-def _dropped(summary: Mapping[str, Any]) -> str:
+def _dropped_samples(summary: Mapping[str, Any]) -> str:
     dropped = summary["num_samples_discarded"]
     return f" ({dropped} more dropped)" if dropped else ""
 

@@ -74,11 +74,11 @@ def timeline(runs: Sequence[tuple[str, Sequence[Interval]]], *, num_workers: int
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
-    lanes = [_by_lane(rows) for _, rows in runs]
+    lanes = [_lanes(rows) for _, rows in runs]
     if not all(any(kind in WORK for _, kind in bars) for bars in lanes):
         return None
     end = max(_first_steps(bars) for bars in lanes)
-    lanes = [_with_transfers(bars, end) for bars in lanes]
+    lanes = [_lanes_with_transfers(bars, end) for bars in lanes]
     ranks = sorted({rank for bars in lanes for rank, _ in bars}) if num_workers <= MAX_RANKS else list(range(MAX_RANKS))
     figure = Figure(figsize=(9, 0.9 + len(runs) * (0.55 + 0.26 * len(ranks))), layout="constrained")
     for axes, bars, (title, _) in zip(figure.subplots(len(runs), 1, sharex=True, squeeze=False)[:, 0], lanes, runs, strict=True):
@@ -88,14 +88,14 @@ def timeline(runs: Sequence[tuple[str, Sequence[Interval]]], *, num_workers: int
                 spans = [(start, min(until, end) - start) for start, until in bars.get((rank, kind), ()) if start < end]
                 bottom, height = BELOW if drawing.is_communication else ABOVE
                 axes.broken_barh(spans, (place + bottom, height), facecolor=drawing.colour, edgecolor="white", linewidth=drawing.edge_width)
-        axes.set_yticks(range(len(ranks)), [whose(rank, num_workers) for rank in ranks])
+        axes.set_yticks(range(len(ranks)), [lane_name(rank, num_workers) for rank in ranks])
         axes.set(xlim=(0, end), ylim=(len(ranks) - 0.5, -0.5))
         axes.set_title(title, fontsize=10, color=INK, loc="left", parse_math=False)
         axes.tick_params(length=0, labelsize=9, labelcolor=INK)
         axes.spines[:].set_visible(False)
     axes.set_xlabel("the first steps, in seconds of the run's own clock", fontsize=9, color=INK)
     shown = {kind for bars in lanes for _, kind in bars}
-    key = {each.legend: Patch(color=each.colour, label=each.legend) for kind, each in DRAWN.items() if kind in shown}
+    key = {drawing.legend: Patch(color=drawing.colour, label=drawing.legend) for kind, drawing in DRAWN.items() if kind in shown}
     waiting = Patch(color=WAIT, label="waiting")
     figure.legend(handles=[*key.values(), waiting], loc="outside upper right", ncols=len(key) + 1, frameon=False, fontsize=9)
     return figure
@@ -111,12 +111,14 @@ def curves(sides: Sequence[tuple[str, Sequence[Curve]]], *, title: str) -> Any:
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     judged = [evaluation for _, runs in sides for rows in runs for _, evaluation in rows]
-    known = [
-        name for name in dict.fromkeys(("train_loss", *itertools.chain(*judged))) if any(each.get(name) is not None for each in judged)
+    names = [
+        name
+        for name in dict.fromkeys(("train_loss", *itertools.chain(*judged)))
+        if any(evaluation.get(name) is not None for evaluation in judged)
     ]
-    if not known:
+    if not names:
         return None
-    shown = known[:MAX_PANELS]
+    shown = names[:MAX_PANELS]
     height = -(-len(shown) // 2)
     figure = Figure(figsize=(9, 3.4 * height), layout="constrained")
     figure.suptitle(title, fontsize=10, color=INK, x=0.01, ha="left", parse_math=False)
@@ -125,7 +127,11 @@ def curves(sides: Sequence[tuple[str, Sequence[Curve]]], *, title: str) -> Any:
         axes.remove()
     for (label, runs), colour, line in zip(sides, (COMPUTE, STEP), ("-", "--"), strict=False):
         for axes, name in zip(panels, shown, strict=False):
-            lines = [points for rows in runs if (points := [(at, value) for at, each in rows if (value := each.get(name)) is not None])]
+            lines = [
+                points
+                for rows in runs
+                if (points := [(at, value) for at, evaluation in rows if (value := evaluation.get(name)) is not None])
+            ]
             if len(lines) > 1:
                 for points in lines:
                     axes.plot(*zip(*points, strict=True), line, color=colour, linewidth=0.6, alpha=0.5)
@@ -138,7 +144,7 @@ def curves(sides: Sequence[tuple[str, Sequence[Curve]]], *, title: str) -> Any:
         axes.grid(color=WAIT)
         axes.tick_params(labelsize=9, labelcolor=INK)
         axes.spines[["top", "right"]].set_visible(False)
-    if shown[0] == "train_loss" and all((loss := each.get("train_loss")) is not None and loss > 0 for each in judged):
+    if shown[0] == "train_loss" and all((loss := evaluation.get("train_loss")) is not None and loss > 0 for evaluation in judged):
         panels[0].set_yscale("log")
         panels[0].yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 3.0, 5.0, 7.0)))
         panels[0].yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
@@ -164,7 +170,7 @@ Lanes = Mapping[tuple[int, str], Sequence[Span]]
 """The intervals, by rank and kind."""
 
 
-def _by_lane(rows: Sequence[Interval]) -> Lanes:
+def _lanes(rows: Sequence[Interval]) -> Lanes:
     lanes: dict[tuple[int, str], list[Span]] = {}
     for start, end, rank, kind in rows:
         if kind in DRAWN and end > start:
@@ -172,11 +178,11 @@ def _by_lane(rows: Sequence[Interval]) -> Lanes:
     return lanes
 
 
-def _with_transfers(lanes: Lanes, until: float) -> Lanes:
+def _lanes_with_transfers(lanes: Lanes, until: float) -> Lanes:
     """The lanes with collectives that begin when their last rank has entered. Before this, a rank waits."""
     changed = dict(lanes)
     for kind in (row.name for row in INTERVAL_KINDS if row.is_collective):
-        entered = {rank: spans for (rank, other), spans in lanes.items() if other == kind}
+        entered = {rank: spans for (rank, lane_kind), spans in lanes.items() if lane_kind == kind}
         changed.update({(rank, kind): spans for rank, spans in after_last_entry(entered, until).items()})
     return changed
 
@@ -190,7 +196,7 @@ def _first_steps(lanes: Lanes, steps: int = 6) -> float:
     return 1.1 * communicated if end < communicated < 4 * end else end
 
 
-def whose(rank: int, num_workers: int) -> str:
+def lane_name(rank: int, num_workers: int) -> str:
     """The name of a lane's rank."""
     if rank < num_workers:
         return f"worker {rank}"

@@ -16,7 +16,7 @@ UNEQUAL = 1.2
 def remarks(outcome: RunOutcome) -> list[str]:
     """All remarks, one sentence each."""
     experiment = outcome.experiment
-    found = (
+    candidates = (
         _divergence(outcome),
         _nonfinite(outcome),
         experiment.coordination.remark(outcome.last),
@@ -27,16 +27,16 @@ def remarks(outcome: RunOutcome) -> list[str]:
         _weighting(outcome),
         _doubts(outcome),
         _calibration(outcome),
-        _not_felt(outcome),
-        _not_felt_by_a_phantom(outcome),
-        _never_happened(outcome),
-        _unused(outcome),
-        _closed(outcome),
+        _server_without_effect(outcome),
+        _keys_without_effect(outcome),
+        _late_faults(outcome),
+        _unused_workers(outcome),
+        _closed_pools(outcome),
     )
-    return [remark for remark in found if remark is not None]
+    return [remark for remark in candidates if remark is not None]
 
 
-def diverged(outcome: RunOutcome) -> bool:
+def has_diverged(outcome: RunOutcome) -> bool:
     """Return whether the training diverged: the training loss was not finite, or ended above its initial value.
 
     The evaluated losses in `curve.csv` decide. Without them, the losses that were reported with the gradients decide.
@@ -114,7 +114,7 @@ def _calibration(outcome: RunOutcome) -> str | None:
     )
 
 
-def _not_felt(outcome: RunOutcome) -> str | None:
+def _server_without_effect(outcome: RunOutcome) -> str | None:
     """A remark on described properties of a server or of shared links that have no effect, because the method has no server."""
     experiment = outcome.experiment
     cluster, server = experiment.cluster, experiment.cluster.server
@@ -131,21 +131,21 @@ def _not_felt(outcome: RunOutcome) -> str | None:
     return f"method={experiment.method} has no server, so it does not feel {', '.join(f'cluster.{key}' for key in keys)}"
 
 
-def _not_felt_by_a_phantom(outcome: RunOutcome) -> str | None:
+def _keys_without_effect(outcome: RunOutcome) -> str | None:
     """A remark on keys that need losses or gradients, in a run without them. Keys that need weights are refused."""
     experiment = outcome.experiment
     typed = {"nonfinite=fail": experiment.nonfinite == "fail", "stop_when_diverged=true": experiment.stop_when_diverged}
-    idle = [word for word, given in typed.items() if given]
+    idle = [word for word, is_set in typed.items() if is_set]
     if not idle or not outcome.is_phantom:
         return None
     does = "does" if len(idle) == 1 else "do"
     return f"{' and '.join(idle)} {does} nothing, because workload={experiment.workload.name} has neither losses nor gradients"
 
 
-def _never_happened(outcome: RunOutcome) -> str | None:
+def _late_faults(outcome: RunOutcome) -> str | None:
     """A remark on nodes whose scheduled faults are all after the end of the run."""
     end, faults = outcome.applied.seconds, outcome.experiment.cluster.faults
-    absences = {rank: its.scheduled for rank, its in faults.nodes.items() if its.scheduled}
+    absences = {rank: node_faults.scheduled for rank, node_faults in faults.nodes.items() if node_faults.scheduled}
     first = {rank: min(start or until for start, until in times) for rank, times in sorted({**absences, **faults.pauses}.items())}
     late = [(rank, seconds) for rank, seconds in first.items() if seconds > end]
     if not late:
@@ -158,7 +158,7 @@ def _never_happened(outcome: RunOutcome) -> str | None:
     )
 
 
-def _unused(outcome: RunOutcome) -> str | None:
+def _unused_workers(outcome: RunOutcome) -> str | None:
     """A remark on workers whose own samples no version contains."""
     if outcome.pools is None or not outcome.applied.num_updates:
         return None
@@ -172,7 +172,7 @@ def _unused(outcome: RunOutcome) -> str | None:
     )
 
 
-def _closed(outcome: RunOutcome) -> str | None:
+def _closed_pools(outcome: RunOutcome) -> str | None:
     """A remark on pools whose owners were absent at the end."""
     closed = [(rank, pool) for rank, pool in enumerate(outcome.pools or ()) if pool.closed]
     if not closed:

@@ -12,8 +12,8 @@ from hetsim.files.config_file import flattened, read_config
 from hetsim.files.folder import finish_run
 from hetsim.files.writing import begun, unfinished
 from hetsim.results.writing.figures import draw_run
-from hetsim.results.writing.remarks import diverged, remarks
-from hetsim.results.writing.workers import MAX_LISTED, with_quantiles, write_workers
+from hetsim.results.writing.remarks import has_diverged, remarks
+from hetsim.results.writing.workers import MAX_LISTED, quantile_summary, write_workers
 from hetsim.runtime.recording import loggers, metrics
 from hetsim.runtime.recording.curve import Point
 from hetsim.runtime.recording.outcome import PoolUse, RunOutcome
@@ -36,7 +36,7 @@ def write_summary(folder: Path, outcome: RunOutcome, summary: dict[str, Any]) ->
     if outcome.experiment.num_workers > MAX_LISTED:
         written.append("per_worker.parquet")
         write_workers(folder / "per_worker.parquet", summary)
-        summary = with_quantiles(summary)
+        summary = quantile_summary(summary)
     with begun(folder / "curve.csv") as file:
         file.write(curve_csv(outcome.points).encode())
     with begun(folder / "summary.json") as file:
@@ -93,35 +93,35 @@ def summary_of(
         "batch_sizes": list(experiment.coordination.allocation.shares(last.allocation)),
         "final": {name: _finite(value) for name, value in final.named().items()},
         "class_accuracy": None if final.class_accuracy is None else list(final.class_accuracy),
-        "diverged": diverged(outcome),
+        "diverged": has_diverged(outcome),
         "per_worker": numbers["per_worker"],
         "weight_shares": applied.weight_shares,
         "pools": pools(outcome.pools),
         "wall_seconds": wall_seconds,
         "devices": list(devices),
         "emulation": None if emulation is None else dict(emulation),
-        **_calibrated(outcome),
+        **_calibration(outcome),
         "warnings": [*warnings, *remarks(outcome)],
     }
 
 
-def _calibrated(outcome: RunOutcome) -> dict[str, Any]:
+def _calibration(outcome: RunOutcome) -> dict[str, Any]:
     """For a calibrated cluster: its date, the clusters it is composed of, and the error of its predictions."""
     calibration = outcome.experiment.cluster.calibrated
     if calibration is None:
         return {}
     tried = {"tried": dict(calibration.tried)} if calibration.tried else {}
-    known = {"error": calibration.error, "spread": calibration.spread}
-    return {"calibrated": {"date": calibration.date, "composed": list(calibration.composed), **known, **tried}}
+    errors = {"error": calibration.error, "spread": calibration.spread}
+    return {"calibrated": {"date": calibration.date, "composed": list(calibration.composed), **errors, **tried}}
 
 
-def pools(each: Sequence[PoolUse] | None) -> list[dict[str, Any]] | None:
+def pools(uses: Sequence[PoolUse] | None) -> list[dict[str, Any]] | None:
     """The use of each worker's own samples, in rank order; None if all workers share the samples."""
-    if each is None:
+    if uses is None:
         return None
     return [
         {"rank": rank, "samples": pool.samples, "epochs": pool.epochs, "closed": pool.closed, "remainder": pool.remainder}
-        for rank, pool in enumerate(each)
+        for rank, pool in enumerate(uses)
     ]
 
 

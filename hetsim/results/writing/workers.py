@@ -18,13 +18,13 @@ TABLES = {"per_worker": "", "pools": "pool_"}
 """Entries with a mapping for each worker, and the prefixes of their columns."""
 
 
-def with_quantiles(summary: Mapping[str, Any]) -> dict[str, Any]:
+def quantile_summary(summary: Mapping[str, Any]) -> dict[str, Any]:
     """The summary with quantiles instead of a number for each worker."""
-    found: dict[str, Any] = {key: quantiles(summary[key]) for key in LISTS}
+    entries: dict[str, Any] = {key: quantiles(summary[key]) for key in LISTS}
     for key in TABLES:
         rows = summary[key]
-        found[key] = None if rows is None else {name: quantiles(row[name] for row in rows) for name in rows[0] if name != "rank"}
-    return {**summary, **found}
+        entries[key] = None if rows is None else {name: quantiles(row[name] for row in rows) for name in rows[0] if name != "rank"}
+    return {**summary, **entries}
 
 
 def write_workers(path: Path, summary: Mapping[str, Any]) -> None:
@@ -41,5 +41,5 @@ def write_workers(path: Path, summary: Mapping[str, Any]) -> None:
 
 def quantiles(values: Iterable[float | None]) -> dict[str, float | None]:
     """The `PARTS` of the values by nearest rank, without the missing ones; None if all are missing. False counts as 0."""
-    known: Sequence[float] = sorted(+value for value in values if value is not None)
-    return {name: known[round(part * (len(known) - 1))] if known else None for name, part in PARTS.items()}
+    present: Sequence[float] = sorted(+value for value in values if value is not None)
+    return {name: present[round(part * (len(present) - 1))] if present else None for name, part in PARTS.items()}
