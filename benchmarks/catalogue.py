@@ -203,7 +203,7 @@ def compare() -> None:
     """Print the leave-one-out errors of laws."""
     catalogue = tables.shipped_catalogue()
     for name, effects in estimates.LAWS.items():
-        errors = list(estimates.Law(catalogue.rows, catalogue.sources, effects).left_out.values())
+        errors = list(estimates.Law(catalogue.rows, catalogue.sources, effects).left_out_errors.values())
         median, most = np.quantile(errors, [0.5, estimates.COVERED])
         print(f"{name:30} {len(errors)} pairs, median {median:.1%}, {estimates.COVERED:.0%} within {most:.1%}")
     errors = curves.errors_left_out(catalogue.rows)

@@ -38,9 +38,9 @@ class AnswerFiles:
 
     def write(self, answer: Answer) -> list[str]:
         """Write the files, each completely or not at all. Returns a line for the pictures and one for the report."""
-        return list(self._written(answer))
+        return list(self._write_files(answer))
 
-    def _written(self, answer: Answer) -> Iterator[str]:
+    def _write_files(self, answer: Answer) -> Iterator[str]:
         if self.json is not None:
             write_text(self.json, as_json(answer) + "\n")
         if self.picture is not None:

@@ -54,19 +54,19 @@ def document(answer: Answer) -> str:
 
 def article(answer: Answer) -> str:
     """The answer without a file's frame, for a notebook. Jupyter sets no formulas in it, which may come from somebody else."""
-    return "\n".join([f'<div class="{NO_FORMULAS}">', *_parts(answer), "</div>"])
+    return "\n".join([f'<div class="{NO_FORMULAS}">', *_elements(answer), "</div>"])
 
 
 def versions() -> str:
     """The versions of hetsim, Python and libraries that made the page."""
     from importlib import metadata  # with email, which no other part of a command needs
 
-    found = [f"{name} {each.version}" for name in VERSIONS for each in [*metadata.distributions(name=name)][:1]]
+    libraries = [f"{name} {distribution.version}" for name in VERSIONS for distribution in [*metadata.distributions(name=name)][:1]]
     system = f"Python {platform.python_version()}, {platform.system()} on {platform.machine()}"
-    return f"hetsim {__version__}, {', '.join([*found, system])}"
+    return f"hetsim {__version__}, {', '.join([*libraries, system])}"
 
 
-def _parts(answer: Answer) -> Iterator[str]:
+def _elements(answer: Answer) -> Iterator[str]:
     yield f'<h1>{_text(answer.question)}</h1>\n<p class="answer">{_sentences(" ".join(answer.answer))}</p>'
     for number, picture in enumerate(answer.pictures):
         if (figure := picture.draw()) is not None:
@@ -98,8 +98,8 @@ def _table(sheet: Sheet, room: int) -> str:
         if room < 0:
             break
         kept.append(f"<tr>{cells}</tr>")
-    left = len(sheet.rows) - len(kept)
-    more = f"<p>{left} more rows are left out.</p>" if left else ""
+    num_omitted = len(sheet.rows) - len(kept)
+    more = f"<p>{num_omitted} more rows are left out.</p>" if num_omitted else ""
     title = f"<h2>{_cell(sheet.title)}</h2>" if str(sheet.title) else ""
     heads = "".join(f"<th{WORDS if is_words else ''}>{_cell(head)}</th>" for head, is_words in zip(sheet.heads, words, strict=True))
     return f'{title}<div class="table"><table><thead><tr>{heads}</tr></thead><tbody>{"".join(kept)}</tbody></table></div>{more}'
@@ -129,10 +129,10 @@ def _inline(figure: Any, words: str, name: str) -> str:
 
 
 def _remark(text: str) -> str:
-    found = WITH_COMMAND.fullmatch(text)
-    if found is None:
+    match = WITH_COMMAND.fullmatch(text)
+    if match is None:
         return f"<li>{_sentences(text)}</li>"
-    return f"<li>{_sentences(found[1])}<pre><code>{_text(found[2])}</code></pre></li>"
+    return f"<li>{_sentences(match[1])}<pre><code>{_text(match[2])}</code></pre></li>"
 
 
 def _sentences(text: str) -> str:

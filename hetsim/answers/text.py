@@ -12,12 +12,12 @@ from hetsim.checks import printable
 
 def terminal(answer: Answer, *, remarks: bool = True) -> str:
     """The answer for a terminal: the sentences, the tables, and the remarks."""
-    tables = (_printed(sheet) for sheet in answer.sheets if sheet.max_printed != 0)
+    tables = (_printed_lines(sheet) for sheet in answer.sheets if sheet.max_printed != 0)
     blocks = [map(printable, answer.answer), *tables, map(printable, answer.remarks if remarks else ())]
     return "\n\n".join(filter(None, ("\n".join(lines) for lines in blocks)))
 
 
-def _printed(sheet: Sheet) -> Iterator[str]:
+def _printed_lines(sheet: Sheet) -> Iterator[str]:
     if sheet.above:
         yield from map(printable, [*sheet.above, ""])
     rows = [[printable(str(cell)) for cell in row] for row in (sheet.heads, *sheet.rows[: sheet.max_printed])]
@@ -33,18 +33,18 @@ def _printed(sheet: Sheet) -> Iterator[str]:
 
 def markdown(answer: Answer) -> str:
     """The tables as Markdown, each below its title. Text from a config is code, so that it contains no other markup."""
-    parts = []
+    tables = []
     for sheet in answer.sheets:
         lines = [_line(sheet.heads, is_plain=_is_name), "|" + "---|" * len(sheet.heads), *map(_line, sheet.rows)]
-        parts.append("\n".join([f"**{_marked(sheet.title)}**", "", *lines] if str(sheet.title) else lines) + "\n")
-    return "\n".join(parts)
+        tables.append("\n".join([f"**{_marked_cell(sheet.title)}**", "", *lines] if str(sheet.title) else lines) + "\n")
+    return "\n".join(tables)
 
 
 def _line(cells: Sequence[Cell], *, is_plain: Callable[[str], bool] = lambda _: False) -> str:
-    return "| " + " | ".join(_marked(cell, is_plain=is_plain) for cell in cells) + " |"
+    return "| " + " | ".join(_marked_cell(cell, is_plain=is_plain) for cell in cells) + " |"
 
 
-def _marked(cell: Cell, *, is_plain: Callable[[str], bool] = lambda _: False) -> str:
+def _marked_cell(cell: Cell, *, is_plain: Callable[[str], bool] = lambda _: False) -> str:
     if isinstance(cell, str) or not cell.text or is_plain(cell.text):
         return str(cell)
     text = printable(cell.text).replace("|", "¦").replace("`", "'").replace("<", "‹").replace(">", "›")

@@ -61,7 +61,7 @@ def usual_share(rows: Sequence[MeasuredStep], model: str, *, without: Collection
     return statistics.median(of_model or shares.values()) if shares else 0.0
 
 
-def errors_left_out(rows: Sequence[MeasuredStep]) -> list[float]:
+def leave_one_out_errors(rows: Sequence[MeasuredStep]) -> list[float]:
     """The relative error of the line, by the model's curves of other GPUs, at each measured batch size except a curve's largest."""
     errors = []
     for (gpu, _, model, _), curve in curves(rows).items():

@@ -91,7 +91,7 @@ class Law:
         return share + (1 - share) * row.batch / self.usual_batch[row.series]
 
     @cached_property
-    def left_out(self) -> dict[tuple[str, str], float]:
+    def left_out_errors(self) -> dict[tuple[str, str], float]:
         """For each pair of GPU and model, the median relative error of its rows if all of them are left out.
 
         The pair's GPU and series must have other rows.
@@ -118,6 +118,6 @@ class Law:
 
     def error(self, model: str) -> tuple[float, int]:
         """The relative error that covers the share `COVERED` of the left-out pairs (of this model if it has enough), and their number."""
-        of_model = [error for (_, name), error in self.left_out.items() if name == model]
-        errors = of_model if len(of_model) >= ENOUGH else list(self.left_out.values())
+        of_model = [error for (_, name), error in self.left_out_errors.items() if name == model]
+        errors = of_model if len(of_model) >= ENOUGH else list(self.left_out_errors.values())
         return (float(np.quantile(errors, COVERED)), len(errors)) if errors else (math.inf, 0)

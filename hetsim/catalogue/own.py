@@ -35,17 +35,17 @@ def catalogue_of(file: Any) -> Catalogue:
 
 def read_file(file: Path) -> dict[str, Any]:
     """The parts of the file. No code runs, and errors quote only keys of the file."""
-    what = f"the catalogue's file {checks.printable(str(file))}"
+    title = f"the catalogue's file {checks.printable(str(file))}"
     try:
         if not file.is_file() or file.stat().st_size > MAX_BYTES:
-            raise ValueError(f"{what} is not a file of at most {MAX_BYTES} bytes")
+            raise ValueError(f"{title} is not a file of at most {MAX_BYTES} bytes")
         text = file.read_text(encoding="utf-8")
         if "&" in text or "*" in text:
-            raise ValueError(f"{what} contains & or *, which could stand for more than fits into memory: write each value out")
+            raise ValueError(f"{title} contains & or *, which could stand for more than fits into memory: write each value out")
         content = yaml.safe_load(text)
     except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError):
-        raise ValueError(f"{what} cannot be read as YAML: write {EXAMPLE}") from None
-    return checks.mapping(what, content, required=("rows",), optional=("gpus", "models"), example=EXAMPLE)
+        raise ValueError(f"{title} cannot be read as YAML: write {EXAMPLE}") from None
+    return checks.mapping(title, content, required=("rows",), optional=("gpus", "models"), example=EXAMPLE)
 
 
 def _parse_tables(content: Mapping[str, Any]) -> tuple[list[Gpu], list[Model], list[MeasuredStep]]:

@@ -127,10 +127,10 @@ def shipped_catalogue() -> Catalogue:
     models = [Model(**{**row, "parameters": int(row["parameters"]) if row["parameters"] else None}) for row in _read("models")]  # type: ignore[arg-type]
     sources = [Source(**row) for row in _read("sources")]
     rows = [MeasuredStep(**{**row, "batch": int(row["batch"]), "seconds": float(row["seconds"])}) for row in _read("measured")]  # type: ignore[arg-type]
-    return Catalogue(_by_name(gpus), _by_name(models), _by_name(sources), tuple(rows))
+    return Catalogue(_entries_by_name(gpus), _entries_by_name(models), _entries_by_name(sources), tuple(rows))
 
 
-def _by_name(table: Iterable[Named]) -> dict[str, Named]:
+def _entries_by_name(table: Iterable[Named]) -> dict[str, Named]:
     return {entry.name: entry for entry in table}
 
 

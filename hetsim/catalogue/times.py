@@ -37,16 +37,16 @@ class Times:
 
     def __str__(self) -> str:
         source, model, precision = self.series
-        what = f"{self.gpu.name} with {model} in {precision}"
+        title = f"{self.gpu.name} with {model} in {precision}"
         if not self.num_measured:
-            return f"{what}: estimated, ± {100 * self.error:.0f} % (leave-one-out over {self.num_pairs} pairs)"
+            return f"{title}: estimated, ± {100 * self.error:.0f} % (leave-one-out over {self.num_pairs} pairs)"
         if self.num_measured == 1:
-            return f"{what}: measured at {self.table[-1][0]} samples ({source}), and on a line from there"
-        return f"{what}: measured at {self.num_measured} batch sizes ({source})"
+            return f"{title}: measured at {self.table[-1][0]} samples ({source}), and on a line from there"
+        return f"{title}: measured at {self.num_measured} batch sizes ({source})"
 
 
 @lru_cache(maxsize=2)
-def law_of(catalogue: Catalogue) -> Law:
+def fit_law(catalogue: Catalogue) -> Law:
     """Fit the law to all rows, once for each catalogue, because the fit takes as long as composing a config."""
     return Law(catalogue.rows, catalogue.sources)
 
@@ -60,7 +60,7 @@ class Choice:
     @property
     def law(self) -> Law:
         """The law, fitted to all rows."""
-        return law_of(self.catalogue)
+        return fit_law(self.catalogue)
 
     def times(self, gpus: Sequence[str], model: str, precision: str | None = None) -> list[Times]:
         """The times of these GPUs, all from one series, so from the same program in one precision.
@@ -113,7 +113,7 @@ class Choice:
         for row in alike:
             if self.catalogue.sources[row.source].family == FITS:
                 largest[row.gpu] = max(row.batch, largest.get(row.gpu, 0))
-        memory = {name: other.memory_bytes for name in largest if (other := self.catalogue.gpus[name]).memory_bytes}
+        memory = {name: other_gpu.memory_bytes for name in largest if (other_gpu := self.catalogue.gpus[name]).memory_bytes}
         largest_measured = max((row.batch for row in alike if row.gpu == gpu.name), default=0)
         if gpu.name in largest:
             return largest_measured

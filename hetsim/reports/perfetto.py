@@ -153,7 +153,7 @@ def _write_counters(trace: _Trace, process: int, run: TracedRun) -> None:
         values = [(at, judged.get(name)) for at, judged in run.curve]
         _write_counter(trace, process, "training loss" if name == "train_loss" else in_words(name), values)
     versions = run.rows.of(COMMIT)
-    _write_counter(trace, process, "staleness of a version", _by_time(run.rows.end[versions], run.rows.staleness[versions]))
+    _write_counter(trace, process, "staleness of a version", _sorted_by_time(run.rows.end[versions], run.rows.staleness[versions]))
 
 
 def _write_ranks(trace: _Trace, process: int, rows: TraceRows) -> None:
@@ -161,23 +161,23 @@ def _write_ranks(trace: _Trace, process: int, rows: TraceRows) -> None:
     receiver = _receivers(rows)
     flows = {message: trace.flow() for message in np.flatnonzero(receiver >= 0).tolist()}
     delivered = _places(receiver)
-    for rank, own in _places(rows.rank).items():
-        kind = rows.kind[own]
+    for rank, places in _places(rows.rank).items():
+        kind = rows.kind[places]
         parent = trace.track(lane_name(rank, rows.num_workers), process)
         for name, kinds in TRACKS.items():
-            _write_intervals(trace, parent, name, rows, own[np.isin(kind, kinds) & (rows.end[own] >= 0)], flows)
+            _write_intervals(trace, parent, name, rows, places[np.isin(kind, kinds) & (rows.end[places] >= 0)], flows)
             if MESSAGE in kinds and rank in delivered:
                 _write_deliveries(trace, trace.track("receiving", parent), rows, delivered[rank], flows)
-        computed, applied = own[kind == GRADIENT], own[kind == APPLY]
-        _write_counter(trace, parent, "batch size", _by_time(rows.start[computed], rows.samples[computed]))
-        _write_counter(trace, parent, "staleness", _by_time(rows.end[applied], rows.staleness[applied]))
+        computed, applied = places[kind == GRADIENT], places[kind == APPLY]
+        _write_counter(trace, parent, "batch size", _sorted_by_time(rows.start[computed], rows.samples[computed]))
+        _write_counter(trace, parent, "staleness", _sorted_by_time(rows.end[applied], rows.staleness[applied]))
 
 
 def _places(keys: Any) -> dict[int, Any]:
     """The indices of each key."""
     order = np.argsort(keys, kind="stable")
-    found, first = np.unique(keys[order], return_index=True)
-    return dict(zip(found.tolist(), np.split(order, first[1:]), strict=True))
+    distinct, first = np.unique(keys[order], return_index=True)
+    return dict(zip(distinct.tolist(), np.split(order, first[1:]), strict=True))
 
 
 def _write_intervals(trace: _Trace, parent: int, name: str, rows: TraceRows, which: Any, flows: dict[int, int]) -> None:
@@ -201,22 +201,22 @@ def _write_deliveries(trace: _Trace, track: int, rows: TraceRows, which: Any, fl
 
 
 def _write_counter(trace: _Trace, parent: int, name: str, values: Iterable[tuple[float, float | None]]) -> None:
-    known = [(at, value) for at, value in values if value is not None and math.isfinite(value)]
-    if known:
+    finite = [(at, value) for at, value in values if value is not None and math.isfinite(value)]
+    if finite:
         track = trace.track(name, parent, counter=True)
-        for at, value in known:
+        for at, value in finite:
             trace.count(track, at, value)
 
 
-def _by_time(moments: Any, values: Any) -> Iterable[tuple[float, float]]:
+def _sorted_by_time(moments: Any, values: Any) -> Iterable[tuple[float, float]]:
     order = np.argsort(moments, kind="stable")
     return zip(moments[order].tolist(), values[order].tolist(), strict=True)
 
 
 def _receivers(rows: TraceRows) -> Any:
     """The rank that received each message. -1 if the trace does not show it: for a worker's message in methods with local servers."""
-    found = rows.receiver.copy()
+    receivers = rows.receiver.copy()
     servers = np.unique(rows.rank[~rows.of_workers])
     if len(servers) == 1:
-        found[rows.of(MESSAGE) & rows.of_workers] = servers[0]
-    return found
+        receivers[rows.of(MESSAGE) & rows.of_workers] = servers[0]
+    return receivers

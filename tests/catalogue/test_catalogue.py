@@ -95,7 +95,7 @@ def test_larger_batches_of_larger_gpus_hide_nothing_of_their_speed() -> None:
 def test_leaving_out_is_fitting_without() -> None:
     """The errors of the hat matrix are those of laws that are fitted again without the pair."""
     whole = world(noise=0.1)
-    left_out = Law(whole.rows, whole.sources).left_out
+    left_out = Law(whole.rows, whole.sources).left_out_errors
     again = world(("g4", "m5"), noise=0.1)
     row = next(row for row in whole.rows if (row.gpu, row.model) == ("g4", "m5"))
     error = abs(math.log(Law(again.rows, again.sources).seconds(row) / row.seconds))
