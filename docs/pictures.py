@@ -32,7 +32,7 @@ from hetsim.runtime.budget import Budget
 from hetsim.runtime.experiment import Experiment
 from hetsim.runtime.recording.recorder import KINDS
 from hetsim.runtime.recording.trace import COLUMNS, Trace
-from hetsim.sim.clock import Clock
+from hetsim.sim.clock import VirtualClock
 from hetsim.sim.network.flows import Flows
 from hetsim.sim.network.links import Flow, Link, Route
 from hetsim.sim.world import EventWorld
@@ -137,7 +137,7 @@ def compute() -> Figure:
 def network() -> Figure:
     """The rate of each message through a server's link, over time."""
     figure, (axes,) = panels(1, height=3.0)
-    clock = Clock()
+    clock = VirtualClock()
     flows, into_server = Flows(clock), Link(12 * MB)
     routes = {"a": Route((into_server,)), "b": Route((into_server,)), "c, behind 2 MB/s": Route((into_server,), (Link(2 * MB),))}
     names: dict[Flow, str] = {}

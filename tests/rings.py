@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hetsim.sim.clock import Callback, Clock
+from hetsim.sim.clock import Callback, VirtualClock
 from hetsim.sim.network.flows import Flows
 from hetsim.sim.network.links import Route
 
@@ -78,7 +78,7 @@ def ring_seconds(
 
     Equal links and latencies give 2(N−1)(latency + nbytes/(N·bytes_per_second)).
     """
-    env = Clock()
+    env = VirtualClock()
     ended: list[float] = []
     Ring(Flows(env), routes, latencies, nbytes, lambda _: ended.append(env.now), jitters).start()
     env.run_all()

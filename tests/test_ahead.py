@@ -12,7 +12,7 @@ from hetsim import effects as fx
 from hetsim.runtime.rank import RankState
 from hetsim.runtime.world import Handlers
 from hetsim.sim import gradient_batching
-from hetsim.sim.clock import Clock
+from hetsim.sim.clock import VirtualClock
 from hetsim.sim.gradient_batching import GradientBatcher
 from hetsim.sim.rank_process import LOST, RankProcess
 
@@ -36,7 +36,7 @@ class Spy:
 
 def asked(task: Any, ends: list[float]) -> tuple[GradientBatcher, list[RankProcess], list[int]]:
     """A gradient of each of some ranks, which end at these moments, by their numbers; the batch of rank i starts at i."""
-    gradients, clock = GradientBatcher(task, lambda _, at, batch: task.gradient(at, batch)), Clock()
+    gradients, clock = GradientBatcher(task, lambda _, at, batch: task.gradient(at, batch)), VirtualClock()
     processes = [RankProcess(clock, RankState(rank=rank), (_ for _ in ()), Handlers()) for rank in range(len(ends))]
     effects = [fx.Gradient(at=None, batch=fx.Batch(rank, 1), version=0) for rank in range(len(ends))]
     numbers = [gradients.expect(*its) for its in zip(ends, processes, effects, strict=True)]

@@ -8,7 +8,7 @@ from typing import Any
 from hetsim import effects as fx
 from hetsim.cluster.compute_times import StepTimes
 from hetsim.runtime.recording.recorder import GRADIENT, RecordInterval, Row
-from hetsim.sim.clock import Callback, Clock
+from hetsim.sim.clock import Callback, VirtualClock
 from hetsim.sim.membership import Membership
 from hetsim.sim.rank_process import LOST, RankProcess
 from hetsim.vector import Vector
@@ -17,7 +17,7 @@ Compute = Callable[[int, fx.Attempt], tuple[Vector, float]]
 """A function that computes a rank's gradient and its loss."""
 
 
-class UnderWay:
+class TimedAttempt:
     """An attempt in progress."""
 
     __slots__ = ("callback", "effect", "over", "process", "row", "seconds")
@@ -43,7 +43,9 @@ class UnderWay:
 class Attempts:
     """Answers Attempt. An attempt that is given up becomes an interval without samples. Its gradient is never computed."""
 
-    def __init__(self, env: Clock, compute: Compute, times: Sequence[StepTimes], membership: Membership, record: RecordInterval) -> None:
+    def __init__(
+        self, env: VirtualClock, compute: Compute, times: Sequence[StepTimes], membership: Membership, record: RecordInterval
+    ) -> None:
         self.env = env
         self.compute = compute
         self.times = times
@@ -65,26 +67,26 @@ class Attempts:
         if rank in self._may_crash:
             self._begin(row)
             callback = self._when_done(row, callback)
-        it = UnderWay(process, effect, seconds if in_time else None, row, callback)
-        process.interrupt = interruption(self._interrupt, it)
-        return self.env.far(end, self._end, it)
+        timed = TimedAttempt(process, effect, seconds if in_time else None, row, callback)
+        process.interrupt = interruption(self._interrupt, timed)
+        return self.env.far(end, self._end, timed)
 
-    def _end(self, it: UnderWay) -> None:
-        if it.over or it.process.status == LOST:
+    def _end(self, attempt: TimedAttempt) -> None:
+        if attempt.over or attempt.process.status == LOST:
             return
-        effect, callback = it.close()
-        if it.row[2] not in self._may_crash:
-            self.record(it.row)
-        if it.seconds is None:
+        effect, callback = attempt.close()
+        if attempt.row[2] not in self._may_crash:
+            self.record(attempt.row)
+        if attempt.seconds is None:
             callback(None)
         else:
-            gradient, loss = self.compute(it.process.rank, effect)
-            callback(fx.Computed(gradient, loss, effect.batch.samples, it.seconds))
+            gradient, loss = self.compute(attempt.process.rank, effect)
+            callback(fx.Computed(gradient, loss, effect.batch.samples, attempt.seconds))
 
-    def _interrupt(self, it: UnderWay) -> None:
+    def _interrupt(self, attempt: TimedAttempt) -> None:
         """Called when a message arrives."""
-        _, callback = it.close()
-        now, row = self.env.now, it.row
+        _, callback = attempt.close()
+        now, row = self.env.now, attempt.row
         if row[2] in self._may_crash:
             self.membership.give_up(row, now)
         elif row[0] < now:
@@ -92,10 +94,10 @@ class Attempts:
         callback(None)
 
 
-def interruption(act: Callable[[Any], None], it: Any) -> Callable[[], None]:
+def interruption(act: Callable[[Any], None], attempt: Any) -> Callable[[], None]:
     """The function that a message calls during an attempt."""
 
     def interrupt() -> None:
-        act(it)
+        act(attempt)
 
     return interrupt

@@ -64,9 +64,9 @@ class Simulator(Backend):
     def _run(self, experiment: Experiment, folder: Path, config: str) -> dict[str, Any]:
         stop = StopRequest()
         with stop.by_signals() if experiment.checkpoint.enabled else nullcontext():
-            return self._run_until(stop, experiment, folder, config)
+            return self._run_with_stop(stop, experiment, folder, config)
 
-    def _run_until(self, stop: StopRequest, experiment: Experiment, folder: Path, config: str) -> dict[str, Any]:
+    def _run_with_stop(self, stop: StopRequest, experiment: Experiment, folder: Path, config: str) -> dict[str, Any]:
         begun = perf_counter()
         with experiment.loaded() as (task, optimizers):
             checkpoint = None
@@ -87,8 +87,8 @@ class Simulator(Backend):
                     saver = Saver(folder, config, experiment.checkpoint, trace, clock=perf_counter, stop=stop, resumed=experiment.resume)
                 if checkpoint is not None and experiment.resume is not None:
                     continue_trace(trace, experiment.resume, checkpoint, experiment)
-                how: dict[str, Any] = {"processes": self.processes, "batched": self.batched}
-                world = world_of(experiment, task, optimizers, [trace], checkpoint=checkpoint, saver=saver, **how)
+                options: dict[str, Any] = {"processes": self.processes, "batched": self.batched}
+                world = world_of(experiment, task, optimizers, [trace], checkpoint=checkpoint, saver=saver, **options)
                 at_end = world.run()
                 if saver is not None and at_end is not None:
                     saver.write(at_end)

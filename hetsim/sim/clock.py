@@ -23,7 +23,7 @@ LAST: Final = NORMAL + 1
 """A priority below SimPy's. Its events come after all others at the same time."""
 
 
-class Clock(Environment):
+class VirtualClock(Environment):
     """SimPy's environment: all events happen in order of time, priority and scheduling, as SimPy's own do.
 
     An entry of its queue is (time, priority, serial, callback, answer), and `callback(answer)` is called when it is due. A

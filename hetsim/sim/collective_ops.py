@@ -12,7 +12,7 @@ from hetsim import effects as fx
 from hetsim.cluster.model import Cluster
 from hetsim.cluster.network.collectives import Collectives
 from hetsim.runtime.recording.recorder import ALL_REDUCE, GATHER, REGROUP, Recorder, interval_recorder
-from hetsim.sim.clock import SUSPENDED, Callback, Clock
+from hetsim.sim.clock import SUSPENDED, Callback, VirtualClock
 from hetsim.sim.rank_process import RankProcess
 from hetsim.vector import Vector, nbytes, scaled
 
@@ -27,7 +27,7 @@ class PendingCollective:
 class PendingCollectives:
     """Answers AllReduce, AllGather and Gather among the workers, and Regroup among all programs of a run."""
 
-    def __init__(self, env: Clock, cluster: Cluster, recorders: Collection[Recorder], *, seed: int) -> None:
+    def __init__(self, env: VirtualClock, cluster: Cluster, recorders: Collection[Recorder], *, seed: int) -> None:
         self.env = env
         self.cluster = cluster
         self.seed = seed
@@ -46,7 +46,7 @@ class PendingCollectives:
         number = process.state.enter_collective()
         values_by_rank = self._enter(process, fx.AllReduce, scaled(effect.value, effect.factor), callback, len(self.members))
         if values_by_rank:
-            total = in_rank_order(values_by_rank.values())
+            total = sum_in_rank_order(values_by_rank.values())
             size = nbytes(total)
             self._complete(fx.AllReduce, partial(self._collectives.all_reduce_seconds, size, number), total, ALL_REDUCE, size)
         return SUSPENDED
@@ -58,7 +58,7 @@ class PendingCollectives:
         """
         values_by_rank = self._enter(process, fx.GradientSum, term, callback, len(self.members))
         if values_by_rank:
-            total = None if term is None else in_rank_order(values_by_rank.values())
+            total = None if term is None else sum_in_rank_order(values_by_rank.values())
             seconds = partial(self._collectives.all_reduce_seconds, size, number)
             self._in_turn.append(self._completion(fx.GradientSum, seconds, total, ALL_REDUCE, size, then=self._next_bucket))
             if len(self._in_turn) == 1:
@@ -125,10 +125,10 @@ class PendingCollectives:
         for pending in self._pending.values():
             pending.clear()
 
-    def missing(self, kind: type, rank: int) -> list[int]:
+    def missing_ranks(self, kind: type, rank: int) -> list[int]:
         """The ranks that a rank waits for in a collective of this kind."""
-        found = next((collective for collective in self._pending.get(kind, ()) if rank in collective.entered), None)
-        return [] if found is None else sorted(self.members - found.entered.keys())
+        collective = next((collective for collective in self._pending.get(kind, ()) if rank in collective.entered), None)
+        return [] if collective is None else sorted(self.members - collective.entered.keys())
 
     def _enter(self, process: RankProcess, kind: type, value: Any, callback: Callback, num_processes: int) -> dict[int, Any] | None:
         """Enter the first collective of this kind that the rank is not in yet. If all ranks have entered, returns their values."""
@@ -163,13 +163,13 @@ class PendingCollectives:
             for _, (_, _, _, callback) in entered:
                 callback(answer)
 
-        return lambda: self._when_over(seconds(self.env.now), row_kind, size, [rank for rank, _ in entered], release, answer)
+        return lambda: self._schedule_release(seconds(self.env.now), row_kind, size, [rank for rank, _ in entered], release, answer)
 
-    def _when_over(self, seconds: float, kind: int, size: int, ranks: list[int], release: Callback, answer: Any) -> None:
+    def _schedule_release(self, seconds: float, kind: int, size: int, ranks: list[int], release: Callback, answer: Any) -> None:
         self.env.after(seconds, release, answer)
 
 
-def in_rank_order(values: Iterable[Vector]) -> Vector:
+def sum_in_rank_order(values: Iterable[Vector]) -> Vector:
     """The sum of these values, in rank order."""
     first, *others = values
     for value in others:

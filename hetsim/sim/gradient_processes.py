@@ -60,9 +60,9 @@ def gradients_of(experiment: Experiment, task: Task, gradient: Compute, processe
     from hetsim.sim.gradient_batching import GradientBatcher  # with SimPy, which lockstep does not need
 
     if batched and task.least_together is not None and task.least_together <= experiment.num_workers:
-        from hetsim.sim.joint_gradients import JointGradients, most_together
+        from hetsim.sim.joint_gradients import JointGradients, max_together
 
-        if most_together(task) >= task.least_together:
+        if max_together(task) >= task.least_together:
             return JointGradients(task, gradient, experiment.cluster.nodes)
     if processes == AUTO:
         most = min(free_cores(), experiment.num_workers, MOST_CHOSEN)

@@ -38,9 +38,9 @@ class GradientSums:
         num_dissolved, itemsize = self.collectives.num_dissolved, int(effect.at.itemsize)
         number = process.state.enter_collective()
 
-        def enter(bucket: Bucket, _: Any = None, *, term: Vector = None, answered: Callback = lambda _: None) -> None:
+        def enter(bucket: Bucket, _: Any = None, *, term: Vector = None, on_sum: Callback = lambda _: None) -> None:
             if process.status != LOST and num_dissolved == self.collectives.num_dissolved:
-                self.collectives.bucket(process, (*number, bucket.start), (bucket.stop - bucket.start) * itemsize, term, answered)
+                self.collectives.bucket(process, (*number, bucket.start), (bucket.stop - bucket.start) * itemsize, term, on_sum)
 
         def computed(computed: fx.Computed) -> None:
             waits = process.waits_for is gradient
@@ -48,7 +48,7 @@ class GradientSums:
                 process.waits_for = effect
             if num_dissolved == self.collectives.num_dissolved:
                 term = scaled(computed.gradient, effect.factor)
-                enter(last, term=term, answered=lambda total: callback(replace(computed, gradient=total)))
+                enter(last, term=term, on_sum=lambda total: callback(replace(computed, gradient=total)))
             elif waits:
                 process.fail(fx.PeerLost(MEMBERSHIP_CHANGED))
 

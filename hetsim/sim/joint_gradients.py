@@ -41,7 +41,7 @@ class JointGradients(GradientBatcher):
         super().__init__(task, gradient)
         self._task = task
         self._nodes = nodes
-        self._least, self._most = task.least_together or 1, most_together(task)
+        self._least, self._most = task.least_together or 1, max_together(task)
         self._is_tried = False
         self._by_samples: dict[int, list[Due]] = {}
         """The expected gradients by their number of samples; 0 for those in micro-batches."""
@@ -68,7 +68,7 @@ class JointGradients(GradientBatcher):
         for due in self._by_samples.values():
             lost = [number for _, number, process, _ in due if process.lost]
             if lost:
-                due[:] = [ended for ended in due if not ended[2].lost]
+                due[:] = [gradient for gradient in due if not gradient[2].lost]
                 heapify(due)
                 for number in lost:
                     del self._expected[number]
@@ -76,17 +76,17 @@ class JointGradients(GradientBatcher):
     def _compute_first(self, due: list[Due], most: int) -> None:
         """Compute the next gradients of this list together, or the first one alone."""
         group = [heappop(due) for _ in range(min(max(1, most), len(due)))]
-        found = self._together(group)
-        if not found:
+        gradients = self._compute_together(group)
+        if not gradients:
             _, _, process, effect = group[0]
-            found = [self._gradient(process.rank, effect.at, effect.batch)]
-        for (_, number, process, _), (gradient, loss) in zip(group, found, strict=False):
+            gradients = [self._gradient(process.rank, effect.at, effect.batch)]
+        for (_, number, process, _), (gradient, loss) in zip(group, gradients, strict=False):
             self._computed[number] = EarlyGradient(process, gradient, loss)
             del self._expected[number]
-        for ended in group[len(found) :]:
-            heappush(due, ended)
+        for remaining in group[len(gradients) :]:
+            heappush(due, remaining)
 
-    def _together(self, group: Sequence[Due]) -> list[tuple[Vector, float]]:
+    def _compute_together(self, group: Sequence[Due]) -> list[tuple[Vector, float]]:
         """The gradients of this group, or of the first ones if there is no memory for more. None of them if they do not go together."""
         while min(len(group), self._most) >= self._least:
             group = group[: self._most]
@@ -108,22 +108,22 @@ class JointGradients(GradientBatcher):
             if not all(math.isfinite(loss) and bool(gradient.isfinite().all()) for gradient, loss in alone):
                 return True  # tried with the next ones
             try:
-                found = self._task.gradients(weights, batches)
+                together = self._task.gradients(weights, batches)
             except torch.OutOfMemoryError:
                 raise
             except RuntimeError as error:
                 return self._give_up(str(error).partition("\n")[0])
-        if not all(self._is_near(one, other) for one, other in zip(found, alone, strict=True)):
+        if not all(self._is_near(first, second) for first, second in zip(together, alone, strict=True)):
             return self._give_up("the first ones differ from themselves computed alone")
         self._is_tried = True
         return True
 
-    def _is_near(self, one: tuple[Vector, float], other: tuple[Vector, float]) -> bool:
+    def _is_near(self, first: tuple[Vector, float], second: tuple[Vector, float]) -> bool:
         """Whether two gradients differ by rounding, as do the averaged entries after them, and their losses."""
         num = self._task.num_parameters
-        parts = [(one[0], other[0])] if num is None else [(one[0][:num], other[0][:num]), (one[0][num:], other[0][num:])]
-        near: Iterable[bool] = (bool((a - b).norm() <= AS_GOOD * b.norm()) for a, b in parts)
-        return all(near) and math.isclose(one[1], other[1], rel_tol=AS_GOOD, abs_tol=AS_GOOD)
+        pairs = [(first[0], second[0])] if num is None else [(first[0][:num], second[0][:num]), (first[0][num:], second[0][num:])]
+        near: Iterable[bool] = (bool((a - b).norm() <= AS_GOOD * b.norm()) for a, b in pairs)
+        return all(near) and math.isclose(first[1], second[1], rel_tol=AS_GOOD, abs_tol=AS_GOOD)
 
     def _give_up(self, reason: str) -> bool:
         self._most = 0
@@ -131,7 +131,7 @@ class JointGradients(GradientBatcher):
         return False
 
 
-def most_together(task: Task) -> int:
+def max_together(task: Task) -> int:
     """The maximum number of a task's gradients that are computed together."""
     count, nbytes = (MOST_TOGETHER, MOST_BYTES) if task.device.in_cpu_memory else (MOST_ON_GPU, MOST_BYTES_ON_GPU)
     size: int = task.initial().nbytes

@@ -17,7 +17,7 @@ from hetsim.coordination.state import State
 from hetsim.errors import RunFailed
 from hetsim.runtime.experiment import Experiment
 from hetsim.runtime.recording.recorder import DOWN, Recorder, RecordInterval, Row, ignore, interval_recorder
-from hetsim.sim.clock import Callback, Clock
+from hetsim.sim.clock import Callback, VirtualClock
 from hetsim.sim.collective_ops import PendingCollectives
 from hetsim.sim.messages import Messaging
 from hetsim.sim.rank_process import ACTIVE, LOST, MEMBERSHIP_CHANGED, OUTDATED, RankProcess
@@ -30,7 +30,7 @@ MAX_CRASHES = 1000
 class MembershipWorld(Protocol):
     """The interface that a membership needs of its world."""
 
-    env: Clock
+    env: VirtualClock
     processes: list[RankProcess]
     """The current process of each rank."""
     messaging: Messaging
@@ -104,7 +104,7 @@ class Membership:
             if rank in self.absent:
                 world.processes[rank].status = LOST
                 self.down[rank] = start
-                self._return_at(rank, until)
+                self._schedule_return(rank, until)
             else:
                 world.env.at(start, self._crash, rank)
 
@@ -112,7 +112,7 @@ class Membership:
         """End the run at its last commit. Nodes that are down now were down until then."""
         self.absent_at_end = frozenset(self.down)
         for rank in list(self.down):
-            self._was_down(rank, seconds)
+            self._end_absence(rank, seconds)
 
     def total_loss(self, num_updates: int) -> str | None:
         """The error if all nodes are down forever; otherwise None."""
@@ -138,13 +138,13 @@ class Membership:
             rows = self._under_way[row[2]]
             rows[row] = later
 
-            def done(answer: Any) -> None:
+            def end(answer: Any) -> None:
                 if row in rows:
                     del rows[row]
                     later(row)
                 callback(answer)
 
-            return done
+            return end
 
         return at_once, record_when_done
 
@@ -158,7 +158,7 @@ class Membership:
 
     def regroup(self, process: RankProcess, effect: fx.Regroup, callback: Callback) -> Any:
         """Takes `regroup_seconds` from the last entry on and, if a node joins, the time of sending the weights to it."""
-        present = self._present()
+        present = self._present_processes()
         min_processes = 1 + self.coordination.needs_server  # a server on its own waits for the first worker
         seconds = self.faults.regroup_seconds + max([self._transfer_seconds(rank) for rank in self._joining], default=0.0)
         return self.world.collectives.regroup(
@@ -166,15 +166,15 @@ class Membership:
             callback,
             num_processes=max(min_processes, len(present)),
             seconds=seconds,
-            answer=self._regrouped,
+            answer=self._finish_regroup,
         )
 
-    def _present(self) -> list[RankProcess]:
+    def _present_processes(self) -> list[RankProcess]:
         return [process for process in self.world.processes if process.status != LOST and not process.done]
 
-    def _regrouped(self) -> fx.Regrouped:
+    def _finish_regroup(self) -> fx.Regrouped:
         """Restart all current processes from the last commit."""
-        world, present = self.world, self._present()
+        world, present = self.world, self._present_processes()
         members = {process.rank for process in present if process.rank < self.num_workers}
         world.collectives.join(members)
         if not self.coordination.needs_server and self.leader not in members - self._joining:
@@ -217,8 +217,8 @@ class Membership:
         self._under_way[rank].clear()
         world.messaging.lose(rank)
         world.collectives.leave(rank)
-        world.env.after(self.faults.detection_of(rank, since), self._detected, process)
-        self._return_at(rank, until)
+        world.env.after(self.faults.detection_of(rank, since), self._report_loss, process)
+        self._schedule_return(rank, until)
 
     def _check_progress(self, now: float) -> None:
         """Raise RunFailed if nodes crash so often that no version is ever made."""
@@ -232,11 +232,11 @@ class Membership:
                 "let cluster.faults crash them less often, or give them smaller steps"
             )
 
-    def _return_at(self, rank: int, until: float) -> None:
+    def _schedule_return(self, rank: int, until: float) -> None:
         if until < math.inf:
             self.world.env.after(until - self.world.env.now, self._return, rank)
 
-    def _detected(self, lost: RankProcess) -> None:
+    def _report_loss(self, lost: RankProcess) -> None:
         """Report a loss to the other ranks, unless the node has returned, its program had ended, or a regroup has handled it."""
         world = self.world
         if self.over() or lost.done or world.processes[lost.rank] is not lost:
@@ -253,7 +253,7 @@ class Membership:
         if self.over():
             return
         now = world.env.now
-        self._was_down(rank, now)
+        self._end_absence(rank, now)
         self._draw_outage(rank)
         if self._next_outage[rank][0] < math.inf:
             world.env.after(self._next_outage[rank][0] - now, self._crash, rank)
@@ -265,7 +265,7 @@ class Membership:
             self._change_membership()
         process.resume()
 
-    def _was_down(self, rank: int, until: float) -> None:
+    def _end_absence(self, rank: int, until: float) -> None:
         start = self.down.pop(rank)
         if until > start and self._record_down is not None:
             self._record_down((start, until, rank, DOWN, 0, 0, 0, 0))

@@ -11,7 +11,7 @@ from hetsim.cluster.compute_times import Jitter, SharingWeights
 from hetsim.cluster.model import Cluster
 from hetsim.cluster.network.changing import slowdown_of
 from hetsim.runtime.recording.recorder import MESSAGE, Recorder, interval_recorder
-from hetsim.sim.clock import LAST, SUSPENDED, Callback, Clock
+from hetsim.sim.clock import LAST, SUSPENDED, Callback, VirtualClock
 from hetsim.sim.network.flows import Flows
 from hetsim.sim.network.links import Flow, Link, Route
 from hetsim.sim.rank_process import LOST, RankProcess
@@ -70,7 +70,7 @@ class Messaging:
     """Answers Send and Receive among these processes."""
 
     def __init__(
-        self, env: Clock, cluster: Cluster, processes: Sequence[RankProcess], recorders: Collection[Recorder], *, seed: int
+        self, env: VirtualClock, cluster: Cluster, processes: Sequence[RankProcess], recorders: Collection[Recorder], *, seed: int
     ) -> None:
         self.env = env
         self.cluster = cluster
@@ -81,7 +81,7 @@ class Messaging:
         self._links: dict[tuple[str, int | str], Link] = {}
         self._jitters: dict[tuple[int, int], Jitter] = {}
         self._weights: dict[tuple[int, int], SharingWeights] = {}
-        self._end_transfer = self._transferred  # bound once: binding a method for every message is costly
+        self._end_transfer = self._finish_transfer  # bound once: binding a method for every message is costly
         self._end_delivery = self._deliver
 
     def send(self, process: RankProcess, effect: fx.Send, callback: Callback) -> None:
@@ -109,9 +109,9 @@ class Messaging:
                 channel.queue = deque()
             channel.queue.append(envelope)
 
-    def _transfer(self, envelope: Envelope, channel: Channel, route: Route, ended: Callback) -> None:
+    def _transfer(self, envelope: Envelope, channel: Channel, route: Route, callback: Callback) -> None:
         weight = 1.0 if channel.weights is None else channel.weights.next()
-        channel.flow = self._flows.start(route, envelope.size, ended, envelope, weight)
+        channel.flow = self._flows.start(route, envelope.size, callback, envelope, weight)
 
     def receive(self, process: RankProcess, effect: fx.Receive, callback: Callback) -> Any:
         """The first delivered message, from any source or from `source`."""
@@ -177,7 +177,7 @@ class Messaging:
         else:
             process.messages.append(PeerLostNotice(rank))
 
-    def _transferred(self, envelope: Envelope) -> None:
+    def _finish_transfer(self, envelope: Envelope) -> None:
         """The last byte has left the links; the next message of the channel starts."""
         channel = envelope.channel
         channel.flow = None

@@ -93,13 +93,13 @@ def _shared(count: int, kind: str) -> Any:
 
 
 @contextlib.contextmanager
-def without_signals() -> Iterator[None]:
+def block_signals() -> Iterator[None]:
     """Within this context, no signal that ends a run reaches this process. Processes forked in it never receive such a signal."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 class Result(NamedTuple):
@@ -112,7 +112,7 @@ class Result(NamedTuple):
 class ForkedProcess:
     """A copy of this process that computes gradients in the order of the requests.
 
-    It ends when this process ends, in any way. Make it within `without_signals`.
+    It ends when this process ends, in any way. Make it within `block_signals`.
     """
 
     def __init__(self, compute: Compute, weights: SharedVectors, gradients: SharedVectors) -> None:
@@ -120,9 +120,9 @@ class ForkedProcess:
         self._num_requests = self._num_read = 0
         self._requested, self._answered = os.eventfd(0), os.eventfd(0)
         life, self._life = os.pipe()  # closed when this process ends
-        self._its_life, its = os.pipe()  # closed when the other ends
+        self._peers_life, peers_end = os.pipe()  # closed when the other ends
         self._poll = select.poll()
-        for end in (self._answered, self._its_life):
+        for end in (self._answered, self._peers_life):
             self._poll.register(end, select.POLLIN)
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):
@@ -132,10 +132,10 @@ class ForkedProcess:
             main = os.getpid()
             self.pid = os.fork()
         if self.pid == 0:
-            others = (self._life, self._its_life)
-            _serve(compute, weights.vectors, gradients.vectors, self._slots, self._requested, self._answered, life, main, others)
+            parents_ends = (self._life, self._peers_life)
+            _serve(compute, weights.vectors, gradients.vectors, self._slots, self._requested, self._answered, life, main, parents_ends)
         os.close(life)
-        os.close(its)
+        os.close(peers_end)
 
     def request(self, *request: int) -> None:
         """Request a gradient: rank, start, samples and pool of its batch, the place of its weights, and the place of its gradient."""
@@ -152,7 +152,7 @@ class ForkedProcess:
     @property
     def ended(self) -> bool:
         """Whether the process has ended by itself."""
-        return any(end == self._its_life for end, _ in self._poll.poll(0))
+        return any(end == self._peers_life for end, _ in self._poll.poll(0))
 
     def results(self) -> list[Result]:
         """Wait for results, and return them in the order of the requests. Returns at least one, or none if the process has ended."""
@@ -165,7 +165,7 @@ class ForkedProcess:
 
     def end(self) -> None:
         """End the process at once."""
-        for end in (self._requested, self._answered, self._life, self._its_life):
+        for end in (self._requested, self._answered, self._life, self._peers_life):
             os.close(end)
         with contextlib.suppress(ProcessLookupError, ChildProcessError):  # a program around this one may have waited for it
             os.kill(self.pid, signal.SIGKILL)
@@ -174,12 +174,12 @@ class ForkedProcess:
 
 def _serve(
     compute: Compute, weights: list[Any], gradients: list[Any], slots: Slots, requested: int, answered: int, life: int, main: int,
-    others: Iterable[int],
+    parents_ends: Iterable[int],
 ) -> NoReturn:  # fmt: skip
     """Answer requests until no process can send any."""
     try:
-        for other in others:
-            os.close(other)
+        for descriptor in parents_ends:
+            os.close(descriptor)
         for number in ENDING:
             signal.signal(number, signal.SIG_IGN)
         signal.set_wakeup_fd(-1)
@@ -239,7 +239,7 @@ class Versions:
         self._num_users = [0] * len(self._vectors)
         self._idle = deque(range(len(self._vectors)))
 
-    def taken(self, at: Vector) -> int:
+    def take(self, at: Vector) -> int:
         """The place of these weights. They keep it until it is released as often as it was taken."""
         place = self._places.get(id(at))
         if place is not None and (held := self._held[place]) is not None and held[1]() is at:
@@ -262,7 +262,7 @@ class Versions:
             self._idle.append(place)
 
 
-class Tried(NamedTuple):
+class Trial(NamedTuple):
     """A gradient that this process has computed. Other processes must compute the same bits."""
 
     rank: int
@@ -279,9 +279,9 @@ class Helper:
     process: ForkedProcess
     first_place: int
     """The first place of its gradients in the shared memory."""
-    asked: deque[tuple[Due, int]] = field(default_factory=deque)
+    requests: deque[tuple[Due, int]] = field(default_factory=deque)
     """The requests, each with the place of its weights."""
-    num_asked: int = 0
+    num_requests: int = 0
 
 
 class ParallelGradients(GradientBatcher):
@@ -293,7 +293,7 @@ class ParallelGradients(GradientBatcher):
     """
 
     def __init__(self, task: Task, gradient: Compute, num_processes: int) -> None:
-        super().__init__(task, self._remembered)
+        super().__init__(task, self._compute_and_try)
         self._compute_one = gradient
         self._like = task.initial()
         self.num_processes = num_processes
@@ -304,9 +304,9 @@ class ParallelGradients(GradientBatcher):
         """The processes whose first gradient is not compared yet."""
         self._num_before = 0
         """The gradients that this process computed while others were on trial."""
-        self._tried: Tried | None = None
+        self._trial: Trial | None = None
         """The gradient that the processes on trial have to compute."""
-        self._asked_of: dict[int, Helper] = {}  # by number
+        self._helper_of: dict[int, Helper] = {}  # by number
         self._failed: dict[int, Due] = {}  # elsewhere; by number
 
     # Start and end
@@ -322,7 +322,7 @@ class ParallelGradients(GradientBatcher):
         try:
             weights, self._gradients = SharedVectors(self._like, num_places + 1), SharedVectors(self._like, num_places)
             self._weights = Versions(weights)
-            with without_signals():
+            with block_signals():
                 for i in range(num_helpers):
                     forked = ForkedProcess(self._compute_one, weights, self._gradients)
                     self._on_trial.append(Helper(forked, first_place=i * self._num_places))
@@ -333,27 +333,27 @@ class ParallelGradients(GradientBatcher):
         """End the other processes."""
         for helper in (*self._helpers, *self._on_trial):
             helper.process.end()
-        self._helpers, self._on_trial, self._tried = [], [], None
+        self._helpers, self._on_trial, self._trial = [], [], None
 
-    def _try(self, tried: Tried) -> None:
+    def _try(self, trial: Trial) -> None:
         """Let each process compute a gradient that this one has just computed after other gradients."""
-        self._tried, batch = tried, tried.batch
-        self._tried_at = self._weights.taken(tried.at)
+        self._trial, batch = trial, trial.batch
+        self._trial_place = self._weights.take(trial.at)
         for helper in self._on_trial:
-            helper.process.request(tried.rank, batch.start, batch.samples, batch.pool, self._tried_at, helper.first_place)
+            helper.process.request(trial.rank, batch.start, batch.samples, batch.pool, self._trial_place, helper.first_place)
 
-    def _compare(self, tried: Tried) -> None:
+    def _compare(self, trial: Trial) -> None:
         """Use the processes if all have computed the same bits. Otherwise end them."""
         for helper in self._on_trial:
             result = next(iter(helper.process.results()), None)
             if result is None or not result.computed:
                 self._give_up("another process cannot compute them")
                 return
-            if not _same(self._gradients.vectors[helper.first_place], tried.gradient) or _bits(result.loss) != _bits(tried.loss):
+            if not _same_bits(self._gradients.vectors[helper.first_place], trial.gradient) or _bits(result.loss) != _bits(trial.loss):
                 self._give_up("they depend on which process computes them, so the workload's code or data have a state of their own")
                 return
-        self._weights.release(self._tried_at)
-        self._helpers, self._on_trial, self._tried = self._on_trial, [], None
+        self._weights.release(self._trial_place)
+        self._helpers, self._on_trial, self._trial = self._on_trial, [], None
         self._most_asked = len(self._helpers) * min(self._num_places, max(LEAST_ASKED, round(ASKED_SECONDS / self._least_seconds)))
         self._most_here = min(max(1, self._max_gradients // 2), max(1, round(HERE_SECONDS / self._least_seconds)))
         self._max_kept = self._most_asked + self._max_gradients
@@ -373,7 +373,7 @@ class ParallelGradients(GradientBatcher):
 
     def gradient(self, number: int) -> tuple[Vector, float]:
         if not self._helpers:
-            return self._alone(number)
+            return self._compute_alone(number)
         computed = self._computed
         if number not in computed:
             self._collect()
@@ -382,7 +382,7 @@ class ParallelGradients(GradientBatcher):
             while number not in computed:
                 if number in self._failed:
                     return self._compute_failed(number)
-                helper = self._asked_of.get(number)
+                helper = self._helper_of.get(number)
                 if helper is None:
                     self._compute_some(must=number)
                 elif not (self._due and len(computed) < self._max_kept and self._compute_some()):
@@ -391,12 +391,12 @@ class ParallelGradients(GradientBatcher):
         early = computed.pop(number)
         return early.gradient, early.loss
 
-    def _alone(self, number: int) -> tuple[Vector, float]:
+    def _compute_alone(self, number: int) -> tuple[Vector, float]:
         """Compute as with one process, until the others are in use."""
         if number in self._failed:
             return self._compute_failed(number)
-        if self._tried is not None and all(helper.process.num_ready > 0 or helper.process.ended for helper in self._on_trial):
-            self._compare(self._tried)
+        if self._trial is not None and all(helper.process.num_ready > 0 or helper.process.ended for helper in self._on_trial):
+            self._compare(self._trial)
         return super().gradient(number)
 
     def _compute_failed(self, number: int) -> tuple[Vector, float]:
@@ -404,54 +404,54 @@ class ParallelGradients(GradientBatcher):
         _, _, process, effect = self._failed.pop(number)
         return self._compute_one(process.rank, effect.at, effect.batch)
 
-    def _remembered(self, rank: int, at: Vector, batch: fx.Batch) -> tuple[Vector, float]:
+    def _compute_and_try(self, rank: int, at: Vector, batch: fx.Batch) -> tuple[Vector, float]:
         """Compute a gradient with one process, and `_try` one. It is not the first one, so that the others have other earlier gradients."""
-        before = perf_counter()
+        start = perf_counter()
         gradient, loss = self._compute_one(rank, at, batch)
-        self._least_seconds = min(self._least_seconds, perf_counter() - before)
-        if self._on_trial and self._tried is None:
+        self._least_seconds = min(self._least_seconds, perf_counter() - start)
+        if self._on_trial and self._trial is None:
             if self._num_before:
-                self._try(Tried(rank, at, batch, gradient, loss))
+                self._try(Trial(rank, at, batch, gradient, loss))
             self._num_before += 1
         return gradient, loss
 
     def _compute_some(self, must: int = -1) -> bool:
         """Compute a few of the next gradients here. Returns whether there was one. Only an error of the gradient `must` is raised."""
-        due, remaining, found = self._due, self._most_here, False
+        due, remaining, computed_any = self._due, self._most_here, False
         while due and remaining:
-            _, number, process, effect = ended = heappop(due)
+            _, number, process, effect = gradient = heappop(due)
             if process.lost:
                 continue
-            found = True
+            computed_any = True
             remaining -= 1
             try:
                 self._computed[number] = EarlyGradient(process, *self._compute_one(process.rank, effect.at, effect.batch))
             except Exception:
                 if number == must:
                     raise
-                self._failed[number] = ended
-        return found
+                self._failed[number] = gradient
+        return computed_any
 
     def _hand_out(self) -> None:
         """Request the next gradients from the other processes, except this process's share."""
         due, helpers = self._due, self._helpers
-        pending = len(due) + len(self._asked_of)
+        pending = len(due) + len(self._helper_of)
         share = min(max(-(-pending * len(helpers) // (len(helpers) + 1)), pending - self._most_here), self._most_asked)
-        while due and len(self._asked_of) < share:
-            ended = heappop(due)
-            if ended[2].lost:
+        while due and len(self._helper_of) < share:
+            gradient = heappop(due)
+            if gradient[2].lost:
                 continue
-            helper = helpers[0] if len(helpers) == 1 else min(helpers, key=lambda each: len(each.asked))
-            self._ask(helper, ended)
+            helper = helpers[0] if len(helpers) == 1 else min(helpers, key=lambda candidate: len(candidate.requests))
+            self._ask(helper, gradient)
 
-    def _ask(self, helper: Helper, ended: Due) -> None:
-        _, number, process, effect = ended
-        batch, place = effect.batch, self._weights.taken(effect.at)
-        helper.asked.append((ended, place))
-        self._asked_of[number] = helper
-        to = helper.first_place + helper.num_asked % self._num_places
-        helper.process.request(process.rank, batch.start, batch.samples, batch.pool, place, to)
-        helper.num_asked += 1
+    def _ask(self, helper: Helper, gradient: Due) -> None:
+        _, number, process, effect = gradient
+        batch, place = effect.batch, self._weights.take(effect.at)
+        helper.requests.append((gradient, place))
+        self._helper_of[number] = helper
+        result_place = helper.first_place + helper.num_requests % self._num_places
+        helper.process.request(process.rank, batch.start, batch.samples, batch.pool, place, result_place)
+        helper.num_requests += 1
 
     def _collect(self) -> None:
         """Take the other processes' results."""
@@ -465,14 +465,14 @@ class ParallelGradients(GradientBatcher):
         if not results:
             self._lose(helper)
             return
-        first = helper.num_asked - len(helper.asked)
+        first = helper.num_requests - len(helper.requests)
         for i, result in enumerate(results, first):
-            ended, place = helper.asked.popleft()
-            _, number, process, _ = ended
+            due_gradient, place = helper.requests.popleft()
+            _, number, process, _ = due_gradient
             self._weights.release(place)
-            del self._asked_of[number]
+            del self._helper_of[number]
             if not result.computed:
-                self._failed[number] = ended
+                self._failed[number] = due_gradient
             elif not process.lost:
                 gradient = self._gradients.vectors[helper.first_place + i % self._num_places].clone()
                 self._computed[number] = EarlyGradient(process, gradient, result.loss)
@@ -481,12 +481,12 @@ class ParallelGradients(GradientBatcher):
     def _dismiss(self, helper: Helper) -> None:
         """End a process. The others compute its requests."""
         helper.process.end()
-        self._helpers = [each for each in self._helpers if each is not helper]
-        for ended, place in helper.asked:
+        self._helpers = [remaining for remaining in self._helpers if remaining is not helper]
+        for gradient, place in helper.requests:
             self._weights.release(place)
-            del self._asked_of[ended[1]]
-            heappush(self._due, ended)
-        helper.asked.clear()
+            del self._helper_of[gradient[1]]
+            heappush(self._due, gradient)
+        helper.requests.clear()
 
     def _lose(self, helper: Helper) -> None:
         """Handle a process that has ended by itself."""
@@ -511,14 +511,14 @@ class AutomaticGradients(ParallelGradients):
         self._together_seconds: list[float] = []
 
     def gradient(self, number: int) -> tuple[Vector, float]:
-        found = super().gradient(number)
+        result = super().gradient(number)
         if not self._has_decided:
             self._num_in_window += 1
             now = perf_counter()
             seconds = now - self._window_began
             if seconds >= WINDOW_SECONDS and self._num_in_window >= WINDOW_GRADIENTS:
                 self._end_window(now, seconds / self._num_in_window)
-        return found
+        return result
 
     def _end_window(self, now: float, seconds: float) -> None:
         """Fork or decide, after a window in which a gradient took these seconds."""
@@ -543,9 +543,9 @@ class AutomaticGradients(ParallelGradients):
         self._has_decided = True
 
 
-def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
+def _same_bits(first: torch.Tensor, second: torch.Tensor) -> bool:
     """Whether all bits are equal."""
-    return torch.equal(one.contiguous().view(torch.uint8), other.contiguous().view(torch.uint8))
+    return torch.equal(first.contiguous().view(torch.uint8), second.contiguous().view(torch.uint8))
 
 
 def _bits(number: float) -> bytes:

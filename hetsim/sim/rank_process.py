@@ -10,7 +10,7 @@ from hetsim import effects as fx
 from hetsim.effects import Effect, PeerLost, Pending, Program
 from hetsim.runtime.rank import RankState
 from hetsim.runtime.world import Handlers, as_program_error
-from hetsim.sim.clock import SUSPENDED, Callback, Clock
+from hetsim.sim.clock import SUSPENDED, Callback, VirtualClock
 
 ACTIVE: Final = 0
 OUTDATED: Final = 1
@@ -29,7 +29,7 @@ class RankProcess:
         *("rank", "result", "source", "state", "status", "waits_for"),
     )
 
-    def __init__(self, env: Clock, state: RankState, program: Program[Any], handlers: Handlers) -> None:
+    def __init__(self, env: VirtualClock, state: RankState, program: Program[Any], handlers: Handlers) -> None:
         self.env = env
         self.rank: int = state.rank
         self.state = state
@@ -116,7 +116,7 @@ class RankProcess:
         self.resume(self._ask(effect))
 
 
-class Started(Pending[Any]):
+class PendingAnswer(Pending[Any]):
     """A started effect. Its answer and its callback may arrive in either order."""
 
     __slots__ = ("effect",)

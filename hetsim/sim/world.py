@@ -25,14 +25,14 @@ from hetsim.runtime.recording.run_record import RunRecord, activity_until
 from hetsim.runtime.stop import StopDecision
 from hetsim.runtime.world import handlers
 from hetsim.sim.attempts import Attempts
-from hetsim.sim.clock import SUSPENDED, Callback, Clock
+from hetsim.sim.clock import SUSPENDED, Callback, VirtualClock
 from hetsim.sim.collective_ops import PendingCollectives
 from hetsim.sim.gradient_processes import gradients_of
 from hetsim.sim.gradient_sums import GradientSums, Mark
 from hetsim.sim.membership import Membership
 from hetsim.sim.messages import Messaging
 from hetsim.sim.profiling import run_profiling
-from hetsim.sim.rank_process import LOST, RankProcess, Started
+from hetsim.sim.rank_process import LOST, PendingAnswer, RankProcess
 from hetsim.vector import Phantom, Vector
 from hetsim.workloads.task import Optimizer, Task
 
@@ -62,7 +62,7 @@ class EventWorld:
         self.task = task
         num_workers, coordination = experiment.num_workers, experiment.coordination
         began = checkpoint.began if checkpoint is not None else 0.0
-        self.env = Clock(began)
+        self.env = VirtualClock(began)
         self.metrics = Metrics(num_workers, num_ahead=coordination.num_ahead, weights=experiment.weights_of(task))
         observers = [self.metrics, *recorders]
         self.membership = Membership(self, experiment, observers, began=began)
@@ -74,7 +74,7 @@ class EventWorld:
         self.record = RunRecord(self.prepared, self.metrics, recorders, at_once=True, keeps=keep is not None)
         self.curve, self.history = self.record.curve, self.record.history
         self._stop, self._samples_per_epoch = self.prepared.stop, task.num_samples
-        self._checkpoints = None if keep is None else Checkpoints(partial(self._with_activity, keep), wants)
+        self._checkpoints = None if keep is None else Checkpoints(partial(self._keep_with_activity, keep), wants)
         self._committed_at = [began] * experiment.num_ranks
         self._optimizer = optimizers.main if coordination.needs_server else SharedSteps(optimizers.main)
         self._local_optimizer = optimizers.local
@@ -94,7 +94,7 @@ class EventWorld:
         computes = not isinstance(self.prepared.start.weights, Phantom)
         self._batcher = gradients_of(experiment, task, self.prepared.gradient, processes, batched) if computes else None
         self._nonfinite = NonfiniteGradients(experiment.nonfinite, self.metrics.activity)
-        self._end_gradient = self._computed  # bound once: binding a method for every gradient is costly
+        self._end_gradient = self._compute_due  # bound once: binding a method for every gradient is costly
         self._decisions: dict[int, StopDecision] = {}
         self.processes: list[RankProcess] = []
         self.collectives, self.messaging = self._communication(observers)
@@ -136,7 +136,7 @@ class EventWorld:
             total_loss = self.membership.total_loss(self.metrics.applied.num_updates)
             raise RunFailed(total_loss or describe_standstill(self.processes, self.collectives, leader=self.membership.leader))
         self.history.record_discarded(self.processes[self.membership.leader].result)
-        at_end = None if self._checkpoints is None else self._at_end()
+        at_end = None if self._checkpoints is None else self._final_checkpoint()
         self.membership.end(self.metrics.applied.seconds)
         self.history.close()
         return at_end
@@ -165,7 +165,7 @@ class EventWorld:
         return collectives, Messaging(self.env, experiment.cluster, self.processes, observers, seed=experiment.seed)
 
     def _attempts(self) -> Any:
-        return Attempts(self.env, self.computed_at, self._times, self.membership, self._record_gradient)
+        return Attempts(self.env, self.compute_at, self._times, self.membership, self._record_gradient)
 
     def _process(self, state: RankState, start: State | None) -> RankProcess:
         node = fx.Node(state.rank, self._num_workers, state.own)
@@ -194,16 +194,16 @@ class EventWorld:
         due = -1 if self._batcher is None else self._batcher.expect(end, process, effect)
         return self.env.far(end, self._end_gradient, (process, effect, seconds, callback, due))
 
-    def _computed(self, ended: tuple[RankProcess, fx.Gradient, float, Callback, int]) -> None:
+    def _compute_due(self, gradient_due: tuple[RankProcess, fx.Gradient, float, Callback, int]) -> None:
         """Compute the gradient only when it is due, so that it needs no memory before, and is never computed on a lost node."""
-        process, effect, seconds, callback, due = ended
+        process, effect, seconds, callback, due = gradient_due
         if process.status != LOST:
             batcher = self._batcher
             gradient, loss = batcher.gradient(due) if batcher is not None else self.prepared.gradient(process.rank, effect.at, effect.batch)
             gradient = self._nonfinite.check(gradient, rank=process.rank, version=effect.version, batch=effect.batch)
             callback(fx.Computed(gradient, loss, effect.batch.samples, seconds))
 
-    def computed_at(self, rank: int, effect: fx.Gradient | fx.Attempt) -> tuple[Vector, float]:
+    def compute_at(self, rank: int, effect: fx.Gradient | fx.Attempt) -> tuple[Vector, float]:
         """A rank's gradient and loss; zeros if the gradient is not finite."""
         gradient, loss = self.prepared.gradient(rank, effect.at, effect.batch)
         return self._nonfinite.check(gradient, rank=rank, version=effect.version, batch=effect.batch), loss
@@ -223,7 +223,7 @@ class EventWorld:
             seconds = self._times[rank].update_seconds(self.env.now)
         else:
             seconds = self._service[rank].update_seconds(effect.gradient, effect.operations)
-        return self._updated(rank, seconds, state.version, weights, callback)
+        return self._end_update(rank, seconds, state.version, weights, callback)
 
     def local_update(self, process: RankProcess, effect: fx.LocalUpdate, callback: Callback) -> Any:
         """Takes the node's seconds_per_local_update. Without a local optimizer there is no step."""
@@ -232,9 +232,9 @@ class EventWorld:
         process.state.version = effect.version
         weights = process.state.local_update(self._local_optimizer, effect.at, effect.gradient, effect.epoch)
         seconds = self._times[process.rank].update_seconds(self.env.now, local=True)
-        return self._updated(process.rank, seconds, effect.version, weights, callback)
+        return self._end_update(process.rank, seconds, effect.version, weights, callback)
 
-    def _updated(self, rank: int, seconds: float, version: int, weights: Vector, callback: Callback) -> Any:
+    def _end_update(self, rank: int, seconds: float, version: int, weights: Vector, callback: Callback) -> Any:
         if not seconds:
             return weights
         now = self.env.now
@@ -247,9 +247,9 @@ class EventWorld:
             self._record_service(row)
         return self.env.after(seconds, callback, weights)
 
-    def start(self, process: RankProcess, effect: fx.Start[Any], callback: Callback) -> Started:
+    def start(self, process: RankProcess, effect: fx.Start[Any], callback: Callback) -> PendingAnswer:
         """Takes no time; the started effect takes its own."""
-        started = Started(effect.effect)
+        started = PendingAnswer(effect.effect)
         answer = self.handlers[effect.effect.__class__](process, effect.effect, started.resolve)
         if answer is not SUSPENDED:
             started.resolve(answer)
@@ -258,13 +258,13 @@ class EventWorld:
     def wait(self, process: RankProcess, effect: fx.Wait[Any], callback: Callback) -> Any:
         """Waits until the started effect is answered."""
         started = effect.pending
-        assert isinstance(started, Started)
+        assert isinstance(started, PendingAnswer)
         started.callback = callback
         return started.answer
 
     def done(self, process: RankProcess, effect: fx.Done, callback: Callback) -> bool:
         """Whether the started effect is answered."""
-        assert isinstance(effect.pending, Started)
+        assert isinstance(effect.pending, PendingAnswer)
         return effect.pending.answer is not SUSPENDED
 
     def commit(self, process: RankProcess, effect: fx.Commit, callback: Callback) -> Any:
@@ -302,16 +302,16 @@ class EventWorld:
         if leads:
             checkpoints.add_state(self.history.last, self.record.num_gradients(), self.record.progress())
         ranks = [member.rank for member in reporting] if with_server else self.collectives.members
-        checkpoints.complete(version, ranks, [self._absent(rank) for rank in self.membership.down])
+        checkpoints.complete(version, ranks, [self._absent_state(rank) for rank in self.membership.down])
 
-    def _with_activity(self, keep: Callable[[Checkpoint], None], checkpoint: Checkpoint) -> None:
+    def _keep_with_activity(self, keep: Callable[[Checkpoint], None], checkpoint: Checkpoint) -> None:
         activity = activity_until(self.metrics.activity, checkpoint.seconds)
         keep(replace(checkpoint, progress={**checkpoint.progress, "activity": activity}))
 
-    def _at_end(self) -> Checkpoint:
+    def _final_checkpoint(self) -> Checkpoint:
         counts, ranks = self.record.num_gradients(), []
         for process in self.processes:
-            state = self._absent(process.rank) if process.lost else process.state.snapshot()
+            state = self._absent_state(process.rank) if process.lost else process.state.snapshot()
             state.num_messages = self.messaging.num_messages(process.rank)
             if process.rank < len(counts):
                 state.num_gradients = counts[process.rank]
@@ -321,7 +321,7 @@ class EventWorld:
         seconds = tuple(last if with_server or process.lost else self._committed_at[process.rank] for process in self.processes)
         return Checkpoint(state=self.history.last, ranks=tuple(ranks), seconds=seconds, progress=self.record.progress_until(seconds))
 
-    def _absent(self, rank: int) -> RankState:
+    def _absent_state(self, rank: int) -> RankState:
         """The state that an absent rank will have when it returns."""
         state = RankState(rank=rank)
         self._restart(state)
@@ -352,39 +352,39 @@ class SharedSteps(Optimizer):
 
     def __init__(self, optimizer: Optimizer) -> None:
         self.optimizer = optimizer
-        self._asked: tuple[Any, Vector, Vector, int | None, Fragment | None] = (None, None, None, None, None)
-        self._done: tuple[Any, Vector] = (None, None)
+        self._request: tuple[Any, Vector, Vector, int | None, Fragment | None] = (None, None, None, None, None)
+        self._result: tuple[Any, Vector] = (None, None)
 
     def initial(self) -> Any:
         return self.optimizer.initial()
 
     def step(self, memory: Any, weights: Vector, gradient: Vector, epoch: int, fragment: Fragment | None = None) -> tuple[Any, Vector]:
-        last_memory, last_weights, last_gradient, *last = self._asked
+        last_memory, last_weights, last_gradient, *last = self._request
         if gradient is not last_gradient or weights is not last_weights or memory is not last_memory or last != [epoch, fragment]:
-            self._asked = (memory, weights, gradient, epoch, fragment)
-            self._done = self.optimizer.step(memory, weights, gradient, epoch, *(() if fragment is None else (fragment,)))
-        return self._done
+            self._request = (memory, weights, gradient, epoch, fragment)
+            self._result = self.optimizer.step(memory, weights, gradient, epoch, *(() if fragment is None else (fragment,)))
+        return self._result
 
 
 def describe_standstill(processes: Sequence[RankProcess], collectives: PendingCollectives, *, leader: int) -> str:
     """The effect and ranks for which each waiting rank waits."""
     waiting = [process for process in processes if not process.done and not process.lost]
-    awaited = [_awaited(process.waits_for, process.rank, collectives, leader) for process in waiting[:MAX_NAMED]]
-    named = [f"rank {process.rank} waits {effect}" for process, effect in zip(waiting, awaited, strict=False)]
+    awaited = [_describe_wait(process.waits_for, process.rank, collectives, leader) for process in waiting[:MAX_NAMED]]
+    sentences = [f"rank {process.rank} waits {effect}" for process, effect in zip(waiting, awaited, strict=False)]
     more = [f"and {len(waiting) - MAX_NAMED} more"] if len(waiting) > MAX_NAMED else []
-    return f"the simulation can make no progress: {'; '.join([*named, *more])}"
+    return f"the simulation can make no progress: {'; '.join([*sentences, *more])}"
 
 
-def _awaited(effect: fx.Effect[object] | None, rank: int, collectives: PendingCollectives, leader: int) -> str:
+def _describe_wait(effect: fx.Effect[object] | None, rank: int, collectives: PendingCollectives, leader: int) -> str:
     """The effect for which this rank waits, and the missing ranks."""
     if isinstance(effect, fx.Wait):
-        assert isinstance(effect.pending, Started)
-        return _awaited(effect.pending.effect, rank, collectives, leader)
+        assert isinstance(effect.pending, PendingAnswer)
+        return _describe_wait(effect.pending.effect, rank, collectives, leader)
     if isinstance(effect, fx.Receive):
         return "for a message from " + ("anyone" if effect.source is None else f"rank {effect.source}")
     if isinstance(effect, fx.Commit):
         return f"for the decision of rank {leader}"
-    missing = collectives.missing(type(effect), rank)
+    missing = collectives.missing_ranks(type(effect), rank)
     if not missing:
         return f"in a {type(effect).__name__}"
     names = ", ".join(map(str, missing[:MAX_NAMED])) + (f" and {len(missing) - MAX_NAMED} more" if len(missing) > MAX_NAMED else "")

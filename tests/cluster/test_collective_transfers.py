@@ -15,7 +15,7 @@ from worlds import node
 
 from hetsim.cluster.model import Cluster
 from hetsim.cluster.network.collectives import Collectives
-from hetsim.sim.clock import Clock
+from hetsim.sim.clock import VirtualClock
 from hetsim.sim.network.flows import Flows
 from hetsim.sim.network.links import Link, Route
 
@@ -45,7 +45,7 @@ class Wires:
 
     def step(self, messages: Sequence[tuple[int, int]], nbytes: float) -> float:
         """All of these at once, until the last has arrived."""
-        clock, ended = Clock(), [0.0]
+        clock, ended = VirtualClock(), [0.0]
         flows = Flows(clock)
         for sender, receiver in messages:
             arrive = self.cluster.path(sender, receiver).latency_seconds

@@ -18,8 +18,8 @@ from worlds import NO_NETWORK, node
 from hetsim.cluster.distributions import PERIODS
 from hetsim.cluster.hosts import Host
 from hetsim.effects import Batch, Gradient, Node, Now, Receive, Send, Start, Wait
-from hetsim.sim.clock import Clock
-from hetsim.sim.hosts.cores import Budget, Cores
+from hetsim.sim.clock import VirtualClock
+from hetsim.sim.hosts.cores import Cores, CpuBudget
 from hetsim.vector import Phantom
 
 LAB = {"lab": {"cores": 2}}
@@ -33,7 +33,7 @@ def on(host: str | None, seconds: float, **more: Any) -> dict[str, Any]:
 
 def ends(*works: tuple[float, float, dict[str, Any]], host: Host) -> list[float]:
     """When work of each (start, seconds, options) is done on a host."""
-    clock = Clock()
+    clock = VirtualClock()
     cores = Cores(clock, host)
     done = [math.nan] * len(works)
 
@@ -138,7 +138,7 @@ def test_a_gpu_takes_one_core(device: str) -> None:
 @pytest.mark.parametrize("phase", [0.0, 0.03])
 def test_a_budget_is_spent_at_the_beginning_of_each_period(work: float, phase: float) -> None:
     """0.04 s in each 0.1 s: full periods, then the rest. Begun at a period's start, or 0.03 s before one."""
-    budget = Budget(0.4, 0.1, phase)
+    budget = CpuBudget(0.4, 0.1, phase)
     done = ends((0.0, work, {"budget": budget}), host=Host(cores=1))[0]
 
     first = min(work, 0.04, phase or 0.04)
@@ -154,17 +154,17 @@ def test_a_budget_is_spent_at_the_beginning_of_each_period(work: float, phase: f
 
 def test_what_is_not_used_of_a_budget_is_lost() -> None:
     """Idle for a period, it gets one quota and not two; two threads of a process share it."""
-    once = Budget(0.4, 0.1)
+    once = CpuBudget(0.4, 0.1)
     done = ends((0.0, 0.01, {"budget": once}), (0.25, 0.05, {"budget": once}), host=Host(cores=2))
     assert done == pytest.approx([0.01, 0.31], rel=1e-12)
 
-    shared = Budget(0.4, 0.1)
+    shared = CpuBudget(0.4, 0.1)
     assert ends((0.0, 0.03, {"budget": shared}), (0.0, 0.03, {"budget": shared}), host=Host(cores=2)) == pytest.approx([0.11, 0.11])
 
 
 def test_a_tick_late_is_paid_later() -> None:
     """0.04 s in each 0.1 s, looked at every 0.03 s: 0.06 s in the first period, so the second has 0.02 s, and again 0.02 s too much."""
-    budget = Budget(0.4, 0.1, tick=0.03)
+    budget = CpuBudget(0.4, 0.1, tick=0.03)
     done = ends((0.0, 0.1, {"budget": budget}), (0.2, 0.06, {"budget": budget}), host=Host(cores=1))
 
     assert done == pytest.approx([0.14, 0.32], rel=1e-9)  # until 0.24 s, and after 0.3 s
@@ -172,7 +172,7 @@ def test_a_tick_late_is_paid_later() -> None:
 
 def test_over_many_periods_a_tick_changes_no_rate() -> None:
     for tick in (0.004, 0.01, 0.03):
-        done = ends((0.0, 40.0, {"budget": Budget(0.4, 0.1, tick=tick)}), host=Host(cores=1))[0]
+        done = ends((0.0, 40.0, {"budget": CpuBudget(0.4, 0.1, tick=tick)}), host=Host(cores=1))[0]
 
         assert done == pytest.approx(100.0, abs=0.2)
 
@@ -180,11 +180,11 @@ def test_over_many_periods_a_tick_changes_no_rate() -> None:
 def test_with_a_tick_a_millisecond_is_kept() -> None:
     """After a pause there is the quota, and 1 ms of what was not used before; not more, however long the pause was."""
     for pause in (1.0, 7.0):
-        budget = Budget(0.4, 0.1, tick=1e-5)
+        budget = CpuBudget(0.4, 0.1, tick=1e-5)
         done = ends((0.0, 0.01, {"budget": budget}), (pause, 0.0415, {"budget": budget}), host=Host(cores=1))[1]
 
         assert done == pytest.approx(pause + 0.1 + 0.0005, abs=3e-5)
-        assert ends((0.0, 0.041, {"budget": Budget(0.4, 0.1, -1.0, tick=1e-5)}), host=Host(cores=1)) == pytest.approx([0.041])
+        assert ends((0.0, 0.041, {"budget": CpuBudget(0.4, 0.1, -1.0, tick=1e-5)}), host=Host(cores=1)) == pytest.approx([0.041])
 
 
 @pytest.mark.slow
@@ -197,7 +197,7 @@ def test_any_work_ends_when_small_steps_say_so(repeats: int) -> None:
     for _ in range(repeats):
         host = Host(cores=chance.randint(1, 3))
         host = Host(cores=host.cores, busy_speeds=(1.0, 0.8, 0.7)[: host.cores])
-        budgets = [Budget(chance.choice([0.2, 0.5]), 0.05, chance.random() * -0.05) for _ in range(2)]
+        budgets = [CpuBudget(chance.choice([0.2, 0.5]), 0.05, chance.random() * -0.05) for _ in range(2)]
         works = [
             (chance.random() * 0.3, chance.random() * 0.2, {"urgent": chance.random() < 0.3, "budget": chance.choice([None, *budgets])})
             for _ in range(8)

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import simpy
 
-from hetsim.sim.clock import Clock
+from hetsim.sim.clock import VirtualClock
 
-RUN: dict[str, Callable[[Clock], object]] = {"run": lambda env: env.run(), "run_all": lambda env: env.run_all()}
+RUN: dict[str, Callable[[VirtualClock], object]] = {"run": lambda env: env.run(), "run_all": lambda env: env.run_all()}
 BOTH = pytest.mark.parametrize("how", RUN)
 
 
@@ -19,7 +19,7 @@ class Broken(Exception):
     """What a process raises."""
 
 
-def breaking(env: Clock, log: list[float]) -> Generator[simpy.Event, Any, None]:
+def breaking(env: VirtualClock, log: list[float]) -> Generator[simpy.Event, Any, None]:
     """Fails at 2 s."""
     yield env.timeout(2)
     log.append(env.now)
@@ -29,7 +29,7 @@ def breaking(env: Clock, log: list[float]) -> Generator[simpy.Event, Any, None]:
 @BOTH
 def test_a_process_that_raises_ends_the_run_with_its_exception(how: str) -> None:
     """As in SimPy: nobody handles the failure, so it is raised at the one who runs the clock, and its cause is the original."""
-    env, log = Clock(), list[float]()
+    env, log = VirtualClock(), list[float]()
     env.process(breaking(env, log))
 
     with pytest.raises(Broken, match="at two") as raised:
@@ -42,7 +42,7 @@ def test_a_process_that_raises_ends_the_run_with_its_exception(how: str) -> None
 @BOTH
 def test_a_failure_that_another_process_handles_ends_nothing(how: str) -> None:
     """The waiting process gets the exception at its own line."""
-    env, caught = Clock(), list[str]()
+    env, caught = VirtualClock(), list[str]()
 
     def waiting() -> Generator[simpy.Event, Any, None]:
         try:
@@ -60,7 +60,7 @@ def test_a_failure_that_another_process_handles_ends_nothing(how: str) -> None:
 @BOTH
 def test_an_event_that_fails_with_nobody_waiting_is_raised(how: str) -> None:
     """Event.fail without a process; a defused one is silent."""
-    env = Clock()
+    env = VirtualClock()
     env.event().fail(Broken("alone"))
 
     with pytest.raises(Broken, match="alone"):
@@ -71,7 +71,7 @@ def test_an_event_that_fails_with_nobody_waiting_is_raised(how: str) -> None:
 
 def test_a_run_until_an_event_stops_there_and_can_go_on() -> None:
     """What else waits for that event is called when the run goes on."""
-    env, log = Clock(), list[tuple[str, float]]()
+    env, log = VirtualClock(), list[tuple[str, float]]()
     stop = env.timeout(3, "stopped")
 
     def waiting() -> Generator[simpy.Event, Any, None]:
@@ -94,7 +94,7 @@ def test_what_is_scheduled_far_ahead_comes_in_the_same_order(how: str, seed: int
     """`far` is `at`, also among entries of the same moment: it only waits elsewhere."""
 
     def order(scheduled: str) -> list[tuple[float, int]]:
-        env, chance, log = Clock(), random.Random(seed), list[tuple[float, int]]()
+        env, chance, log = VirtualClock(), random.Random(seed), list[tuple[float, int]]()
 
         def due(number: int) -> None:
             log.append((env.now, number))

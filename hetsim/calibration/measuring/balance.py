@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from hetsim.calibration.readings import IN_ROUND, RankReadings
 from hetsim.cluster.hosts import Host
-from hetsim.sim.clock import Clock
+from hetsim.sim.clock import VirtualClock
 from hetsim.sim.hosts.cores import Cores
 
 MOST_ROUNDS = 200
@@ -66,7 +66,7 @@ def fit_balance(measured: RankReadings, ranks: Sequence[int], host: Host) -> tup
 
 def end_of_works(host: Host, works: Sequence[float]) -> float:
     """The time at which the last of these works is done, in seconds, if all begin at zero on an idle host."""
-    clock = Clock()
+    clock = VirtualClock()
     cores = Cores(clock, host)
     moments: list[float] = [0.0]
     for seconds in works:

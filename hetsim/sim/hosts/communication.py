@@ -10,14 +10,14 @@ from typing import Any
 from hetsim import effects as fx
 from hetsim.cluster.model import Cluster
 from hetsim.runtime.recording.recorder import GATHER, REGROUP, Recorder
-from hetsim.sim.clock import SUSPENDED, Callback, Clock
+from hetsim.sim.clock import SUSPENDED, Callback, VirtualClock
 from hetsim.sim.collective_ops import PendingCollectives
 from hetsim.sim.hosts.processors import Processors
 from hetsim.sim.messages import Channel, Envelope, Messaging
 from hetsim.sim.rank_process import RankProcess
 
 
-class Parts:
+class Countdown:
     """Calls `callback(answer)` when this number of parts has ended."""
 
     def __init__(self, count: int, callback: Callback, answer: Any) -> None:
@@ -25,7 +25,7 @@ class Parts:
         self.callback = callback
         self.answer = answer
 
-    def over(self, _: Any = None) -> None:
+    def end_part(self, _: Any = None) -> None:
         """One of the parts has ended."""
         self.count -= 1
         if not self.count:
@@ -40,7 +40,7 @@ class HostMessaging(Messaging):
 
     def __init__(
         self,
-        env: Clock,
+        env: VirtualClock,
         cluster: Cluster,
         processes: Sequence[RankProcess],
         recorders: Collection[Recorder],
@@ -53,21 +53,23 @@ class HostMessaging(Messaging):
 
     def receive(self, process: RankProcess, effect: fx.Receive, callback: Callback) -> Any:
         """As in Messaging. A vector costs the receiver's program CPU work before it continues."""
-        return self._taken(process.rank, callback, super().receive(process, effect, partial(self._take, process.rank, callback)))
+        return self._process_message(process.rank, callback, super().receive(process, effect, partial(self._take, process.rank, callback)))
 
     def receive_within(self, process: RankProcess, effect: fx.ReceiveWithin, callback: Callback) -> Any:
         """As `receive`."""
-        return self._taken(process.rank, callback, super().receive_within(process, effect, partial(self._take, process.rank, callback)))
+        return self._process_message(
+            process.rank, callback, super().receive_within(process, effect, partial(self._take, process.rank, callback))
+        )
 
     def _take(self, rank: int, callback: Callback, message: Any) -> None:
-        if (answer := self._taken(rank, callback, message)) is not SUSPENDED:
+        if (answer := self._process_message(rank, callback, message)) is not SUSPENDED:
             callback(answer)
 
-    def _taken(self, rank: int, callback: Callback, message: Any) -> Any:
+    def _process_message(self, rank: int, callback: Callback, message: Any) -> Any:
         """The message, or SUSPENDED while the receiver's program works on it."""
         if getattr(message, "payload", None) is None:
             return message
-        return self._processors.received(rank, callback, message)
+        return self._processors.process_message(rank, callback, message)
 
     def _begin(self, envelope: Envelope, channel: Channel) -> None:
         if channel.queue is None:
@@ -78,16 +80,16 @@ class HostMessaging(Messaging):
 
     def _move(self, envelope: Envelope) -> None:
         channel, size, env = envelope.channel, envelope.size, self.env
-        parts = Parts(5, self._moved, envelope)
-        self._processors.send(envelope.source, size, parts.over)
+        countdown = Countdown(5, self._finish_move, envelope)
+        self._processors.send(envelope.source, size, countdown.end_part)
         receiver = channel.receiver.rank
-        env.after(channel.latency, lambda _: self._processors.receive(receiver, size, parts.over))
+        env.after(channel.latency, lambda _: self._processors.receive(receiver, size, countdown.end_part))
         if channel.route is None:
-            env.after(channel.latency + size / channel.bytes_per_second, parts.over)
+            env.after(channel.latency + size / channel.bytes_per_second, countdown.end_part)
         else:
-            self._transfer(envelope, channel, channel.route, lambda _: env.after(channel.latency, parts.over))
+            self._transfer(envelope, channel, channel.route, lambda _: env.after(channel.latency, countdown.end_part))
 
-    def _moved(self, envelope: Envelope) -> None:
+    def _finish_move(self, envelope: Envelope) -> None:
         channel = envelope.channel
         assert channel.queue is not None
         channel.queue.popleft()
@@ -99,15 +101,15 @@ class HostMessaging(Messaging):
 class HostCollectives(PendingCollectives):
     """A collective ends when its bytes have crossed the network and every rank has done its work."""
 
-    def __init__(self, env: Clock, cluster: Cluster, recorders: Collection[Recorder], processors: Processors, *, seed: int) -> None:
+    def __init__(self, env: VirtualClock, cluster: Cluster, recorders: Collection[Recorder], processors: Processors, *, seed: int) -> None:
         super().__init__(env, cluster, recorders, seed=seed)
         self._processors = processors
 
-    def _when_over(self, seconds: float, kind: int, size: int, ranks: list[int], release: Callback, answer: Any) -> None:
+    def _schedule_release(self, seconds: float, kind: int, size: int, ranks: list[int], release: Callback, answer: Any) -> None:
         if kind == REGROUP or len(ranks) == 1:
-            super()._when_over(seconds, kind, size, ranks, release, answer)
+            super()._schedule_release(seconds, kind, size, ranks, release, answer)
             return
-        parts = Parts(1 + 2 * len(ranks), release, answer)
-        self.env.after(seconds, parts.over)
+        countdown = Countdown(1 + 2 * len(ranks), release, answer)
+        self.env.after(seconds, countdown.end_part)
         for rank in ranks:
-            self._processors.collective(rank, size, parts.over, gathers=kind == GATHER)
+            self._processors.collective(rank, size, countdown.end_part, gathers=kind == GATHER)

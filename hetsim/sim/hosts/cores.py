@@ -12,14 +12,14 @@ from math import floor, inf
 from typing import Any
 
 from hetsim.cluster.hosts import Host
-from hetsim.sim.clock import SUSPENDED, Callback, Clock
+from hetsim.sim.clock import SUSPENDED, Callback, VirtualClock
 
 Cold = Callable[[float], float]
 KEPT_SECONDS = 1e-3
 """The part of a quota that Linux leaves with the core on which it was unused (since 5.4)."""
 
 
-class Budget:
+class CpuBudget:
     """The budget of a capped process: `share` of a core as CPU-seconds in each period, for all its threads.
 
     This is Linux's CFS bandwidth control. Periods begin at `phase` plus multiples of their length.
@@ -46,9 +46,9 @@ class Budget:
         """Begin the periods that started while the process was idle."""
         turn = floor((now - self.phase) / self.period)
         while self.turn < turn:
-            before = self.left
+            earlier = self.left
             self.next_period()
-            if self.left == before:
+            if self.left == earlier:
                 self.turn = turn
 
     @property
@@ -80,7 +80,15 @@ class Work:
     __slots__ = ("answer", "budget", "callback", "cold", "left", "rate", "share", "stopped_at", "urgent", "width")
 
     def __init__(
-        self, seconds: float, callback: Callback, answer: Any, budget: Budget | None, *, urgent: bool, width: int, cold: Cold | None = None
+        self,
+        seconds: float,
+        callback: Callback,
+        answer: Any,
+        budget: CpuBudget | None,
+        *,
+        urgent: bool,
+        width: int,
+        cold: Cold | None = None,
     ) -> None:
         self.left = seconds
         self.callback = callback
@@ -150,7 +158,7 @@ class Places:
 class Cores:
     """Runs work on one host."""
 
-    def __init__(self, env: Clock, host: Host) -> None:
+    def __init__(self, env: VirtualClock, host: Host) -> None:
         self.env = env
         self.host = host
         self._all: list[Work] = []
@@ -164,7 +172,7 @@ class Cores:
         callback: Callback,
         answer: Any = None,
         *,
-        budget: Budget | None = None,
+        budget: CpuBudget | None = None,
         urgent: bool = False,
         width: int = 1,
         cold: Cold | None = None,
@@ -175,14 +183,14 @@ class Cores:
         self.begin(Work(seconds, callback, answer, budget, urgent=urgent, width=width, cold=cold))
         return SUSPENDED
 
-    def begin(self, begun: Work) -> None:
+    def begin(self, work: Work) -> None:
         """Begin work of more than zero seconds."""
         self._advance()
-        budget = begun.budget
-        if budget is not None and not any(work.budget is budget for work in self._all):
+        budget = work.budget
+        if budget is not None and not any(running.budget is budget for running in self._all):
             budget.catch_up(self.env.now)
             budget.stopped = budget.left <= 0
-        self._all.append(begun)
+        self._all.append(work)
         self._plan()
 
     def give_up(self, work: Work) -> None:
@@ -204,51 +212,51 @@ class Cores:
     def _plan(self) -> None:
         """Set all rates, and schedule their next change."""
         now = self.env.now
-        budgets: dict[Budget, float] = {}
+        budgets: dict[CpuBudget, float] = {}
         for work in self._all:
             work.pause(now)
             if work.budget is not None and work.budget not in budgets:
                 budgets[work.budget] = 0.0
         running = [work for work in self._all if work.budget is None or not work.budget.stopped]
         urgent = sum(work.width for work in running if work.urgent)
-        others = sum(work.width for work in running) - urgent
+        ordinary = sum(work.width for work in running) - urgent
         cores = self.host.cores
-        first = min(1.0, cores / urgent) if urgent else 0.0
-        left = max(0.0, 1.0 - first * urgent / cores)
-        rest = min(1.0, cores / others) * left if others else 0.0
-        busy = others
+        urgent_share = min(1.0, cores / urgent) if urgent else 0.0
+        remaining = max(0.0, 1.0 - urgent_share * urgent / cores)
+        ordinary_share = min(1.0, cores / ordinary) * remaining if ordinary else 0.0
+        busy = ordinary
         if self._places is not None:
             busy = self._places.put([work for work in running if not work.urgent], now)
         speed = self.host.speed(min(cores, urgent + busy)) if running else 0.0
         for work in self._all:
             work.share = work.rate = 0.0
         moment: float = inf
-        then: Callable[[], Work | None] | None = None
+        change: Callable[[], Work | None] | None = None
         for work in running:
-            work.share = first if work.urgent else rest if self._places is None else left * self._places.share(work)
+            work.share = urgent_share if work.urgent else ordinary_share if self._places is None else remaining * self._places.share(work)
             work.rate = work.share * speed
             if work.budget is not None:
                 budgets[work.budget] += work.share * work.width
             if work.rate and now + max(0.0, work.left) / work.rate < moment:
-                moment, then = now + max(0.0, work.left) / work.rate, partial(self._end, work)
+                moment, change = now + max(0.0, work.left) / work.rate, partial(self._end, work)
         for budget, use in budgets.items():
             if use and (stops := budget.stops_at(now, use)) < moment:
-                moment, then = stops, budget.stop
+                moment, change = stops, budget.stop
             if budget.ends <= moment:
-                moment, then = budget.ends, budget.next_period
+                moment, change = budget.ends, budget.next_period
         if self._places is not None and (pulls := self._places.pulls_at) < moment:
-            moment, then = pulls, self._places.pull
+            moment, change = pulls, self._places.pull
         self._version += 1
         if moment < inf:
-            self.env.at(max(now, moment), self._change, (self._version, then))
+            self.env.at(max(now, moment), self._change, (self._version, change))
 
     def _change(self, planned: tuple[int, Callable[[], Work | None]]) -> None:
         """Carry out the planned change, unless another event came before."""
-        version, happen = planned
+        version, change = planned
         if version != self._version:
             return
         self._advance()
-        ended = happen()
+        ended = change()
         self._plan()
         if ended is not None:
             ended.callback(ended.answer)

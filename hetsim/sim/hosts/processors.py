@@ -11,8 +11,8 @@ import numpy as np
 from hetsim.cluster.distributions import PERIODS
 from hetsim.cluster.hosts import CommunicationWork, Host
 from hetsim.cluster.model import Cluster, NodeSpec, Server
-from hetsim.sim.clock import Callback, Clock
-from hetsim.sim.hosts.cores import Budget, Cores, Work
+from hetsim.sim.clock import Callback, VirtualClock
+from hetsim.sim.hosts.cores import Cores, CpuBudget, Work
 
 OWN_HOST = Host(cores=2**31)
 """The host of a process without a described host. It has enough cores for all threads."""
@@ -21,7 +21,7 @@ OWN_HOST = Host(cores=2**31)
 class Processors:
     """The cores of each rank's host, and the rank's budget of CPU-seconds."""
 
-    def __init__(self, env: Clock, cluster: Cluster, *, seed: int, widths: Sequence[int]) -> None:
+    def __init__(self, env: VirtualClock, cluster: Cluster, *, seed: int, widths: Sequence[int]) -> None:
         shared = {name: Cores(env, host) for name, host in cluster.hosts.items()}
         ends: list[NodeSpec | Server] = [*cluster.nodes, cluster.server]
         self._cores = [Cores(env, OWN_HOST) if end.host is None else shared[end.host] for end in ends]
@@ -65,18 +65,18 @@ class Processors:
         """Do a rank's work in an all-reduce, or in a gather. `callback` is called twice."""
         seconds, share = (self._cpu.gather if gathers else self._cpu.collective)(nbytes), self._cpu.collective_thread_share
         self._move(rank, seconds * (1 - share), callback)
-        self._in_thread(rank, seconds * share, callback)
+        self._run_in_thread(rank, seconds * share, callback)
 
     def overlap(self, rank: int) -> None:
         """Do the additional work of a communication that runs beside the rank's program, which does not wait for it."""
-        self._in_thread(rank, self._cpu.overlap_seconds, lambda _: None)
+        self._run_in_thread(rank, self._cpu.overlap_seconds, lambda _: None)
 
     def commit(self, rank: int, callback: Callback, going: bool, *, agrees: bool) -> Any:
         """Compute what a commit costs the rank's program, also the agreement on whether to continue. Calls `callback(going)`."""
         seconds = self._programs[rank] + (self._cpu.agreement_seconds if agrees else 0.0)
         return self._cores[rank].run(seconds, callback, going, budget=self._budgets[rank]) if seconds else going
 
-    def received(self, rank: int, callback: Callback, message: Any) -> Any:
+    def process_message(self, rank: int, callback: Callback, message: Any) -> Any:
         """Compute what a message with a vector costs the rank's program. Calls `callback(message)`."""
         seconds = self._programs[rank]
         return self._cores[rank].run(seconds, callback, message, budget=self._budgets[rank]) if seconds else message
@@ -85,9 +85,9 @@ class Processors:
         now = self._env.now
         cold, self._last_message[rank] = self._cpu.cold(now - self._last_message[rank]), now
         self._move(rank, seconds + cold, callback)
-        self._in_thread(rank, self._cpu.thread_seconds, callback)
+        self._run_in_thread(rank, self._cpu.thread_seconds, callback)
 
-    def _in_thread(self, rank: int, seconds: float, callback: Callback) -> None:
+    def _run_in_thread(self, rank: int, seconds: float, callback: Callback) -> None:
         """Do work of the computing thread."""
         if seconds:
             self._cores[rank].run(seconds, callback, budget=self._budgets[rank])
@@ -101,9 +101,9 @@ class Processors:
             callback(None)
 
 
-def _budget(end: NodeSpec | Server, seed: int, stream: int, tick: float) -> Budget | None:
+def _budget(end: NodeSpec | Server, seed: int, stream: int, tick: float) -> CpuBudget | None:
     """The budget of a process with a quota by periods, which begin at a random time; None for other processes."""
     if end.cpu_quota is None or end.cpu_quota_period_seconds is None:
         return None
     phase = float(np.random.default_rng((seed, stream, PERIODS)).random()) * end.cpu_quota_period_seconds
-    return Budget(end.cpu_quota, end.cpu_quota_period_seconds, phase - end.cpu_quota_period_seconds, tick=tick)
+    return CpuBudget(end.cpu_quota, end.cpu_quota_period_seconds, phase - end.cpu_quota_period_seconds, tick=tick)

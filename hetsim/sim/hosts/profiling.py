@@ -9,13 +9,13 @@ from hetsim.cluster.distributions import PROFILING
 from hetsim.cluster.network.collectives import Collectives
 from hetsim.runtime.experiment import Experiment
 from hetsim.runtime.profiling import Profile, seconds_for_quota
-from hetsim.sim.clock import Clock
+from hetsim.sim.clock import VirtualClock
 from hetsim.sim.hosts.processors import Processors
 
 
 def profile_on_hosts(experiment: Experiment) -> Profile:
     """The profile of all workers, measured at the same time and gathered. It ends at 0 s. No gradient is computed."""
-    clock, cluster = Clock(), experiment.cluster
+    clock, cluster = VirtualClock(), experiment.cluster
     processors = Processors(clock, cluster, seed=experiment.seed, widths=experiment.widths)
     times = [StepTimes(node, seed=experiment.seed, rank=rank, stream=PROFILING) for rank, node in enumerate(cluster.nodes)]
     ends: list[list[float]] = [[0.0] for _ in cluster.nodes]
@@ -25,9 +25,9 @@ def profile_on_hosts(experiment: Experiment) -> Profile:
     ]
 
     def measure(rank: int) -> None:
-        processors.compute(rank, times[rank].seconds(experiment.profile_batches[rank].samples), measured, rank)
+        processors.compute(rank, times[rank].seconds(experiment.profile_batches[rank].samples), record_end, rank)
 
-    def measured(rank: int) -> None:
+    def record_end(rank: int) -> None:
         ends[rank].append(clock.now)
         if len(ends[rank]) <= experiment.coordination.allocation.repetitions or clock.now < least_seconds[rank]:
             measure(rank)

@@ -20,7 +20,7 @@ from hetsim.sim.hosts.communication import HostCollectives, HostMessaging
 from hetsim.sim.hosts.processors import Processors
 from hetsim.sim.hosts.profiling import profile_on_hosts
 from hetsim.sim.messages import Messaging
-from hetsim.sim.rank_process import RankProcess, Started
+from hetsim.sim.rank_process import PendingAnswer, RankProcess
 from hetsim.sim.world import EventWorld
 from hetsim.vector import Vector
 
@@ -35,12 +35,12 @@ class HostWorld(EventWorld):
         return Processors(self.env, experiment.cluster, seed=experiment.seed, widths=experiment.widths)
 
     @cached_property
-    def _waiting(self) -> list[deque[tuple[RankProcess, fx.Gradient, Callback, Sequence[Mark]]]]:
+    def _gradients(self) -> list[deque[tuple[RankProcess, fx.Gradient, Callback, Sequence[Mark]]]]:
         """The gradients of each rank: the current one, followed by waiting ones."""
         return [deque() for _ in self.experiment.cluster.nodes]
 
     @cached_property
-    def _ended(self) -> list[float]:
+    def _last_ends(self) -> list[float]:
         """The end of each rank's last gradient."""
         return [-math.inf for _ in self.experiment.cluster.nodes]
 
@@ -52,14 +52,14 @@ class HostWorld(EventWorld):
     def gradient(self, process: RankProcess, effect: fx.Gradient, callback: Callback, marks: Sequence[Mark] = ()) -> Any:
         """Takes the time of the node's model on the available cores. Several gradients run one by one."""
         process.state.version = effect.version
-        waiting = self._waiting[process.rank]
+        waiting = self._gradients[process.rank]
         waiting.append((process, effect, callback, marks))
         if len(waiting) == 1:
             self._begin_gradient(process.rank)
         return SUSPENDED
 
     def _begin_gradient(self, rank: int) -> None:
-        _, effect, _, marks = self._waiting[rank][0]
+        _, effect, _, marks = self._gradients[rank][0]
         self._compute(rank, self._seconds(rank, effect.batch.samples), deque(marks), self.env.now)
 
     def _seconds(self, rank: int, samples: int) -> float:
@@ -67,7 +67,7 @@ class HostWorld(EventWorld):
         now, node = self.env.now, self.experiment.cluster.nodes[rank]
         new = sizes_of_passes(node, samples) - self._sizes[rank]
         self._sizes[rank] |= new
-        return self._times[rank].seconds(samples, now) + node.cold(now - self._ended[rank]) + len(new) * node.first_seconds
+        return self._times[rank].seconds(samples, now) + node.cold(now - self._last_ends[rank]) + len(new) * node.first_seconds
 
     def _compute(self, rank: int, seconds: float, marks: deque[Mark], start: float, computed: float = 0.0) -> None:
         """Compute a gradient from a share of its seconds on, up to the next mark or to its end."""
@@ -76,24 +76,24 @@ class HostWorld(EventWorld):
             return
         share, mark = marks.popleft()
 
-        def reached(_: Any) -> None:
+        def pass_mark(_: Any) -> None:
             mark(None)
             self._compute(rank, seconds, marks, start, share)
 
-        self.processors.compute(rank, (share - computed) * seconds, reached)
+        self.processors.compute(rank, (share - computed) * seconds, pass_mark)
 
-    def _end_gradient_of(self, began: tuple[int, float]) -> None:
-        rank, start = began
-        _, effect, callback, _ = self._waiting[rank].popleft()
-        self._ended[rank] = self.env.now
-        if self._waiting[rank]:
+    def _end_gradient_of(self, job: tuple[int, float]) -> None:
+        rank, start = job
+        _, effect, callback, _ = self._gradients[rank].popleft()
+        self._last_ends[rank] = self.env.now
+        if self._gradients[rank]:
             self._begin_gradient(rank)
         now = self.env.now
         self._record_gradient((start, now, rank, GRADIENT, effect.version, effect.batch.samples, 0, 0))
-        gradient, loss = self.computed_at(rank, effect)
+        gradient, loss = self.compute_at(rank, effect)
         callback(fx.Computed(gradient, loss, effect.batch.samples, now - start))
 
-    def _updated(self, rank: int, seconds: float, version: int, weights: Vector, callback: Callback) -> Any:
+    def _end_update(self, rank: int, seconds: float, version: int, weights: Vector, callback: Callback) -> Any:
         if not seconds:
             return weights
         start, record = self.env.now, self._record_update if rank < self._num_workers else self._record_service
@@ -104,7 +104,7 @@ class HostWorld(EventWorld):
 
         return self.processors.compute(rank, seconds, end, weights)
 
-    def start(self, process: RankProcess, effect: fx.Start[Any], callback: Callback) -> Started:
+    def start(self, process: RankProcess, effect: fx.Start[Any], callback: Callback) -> PendingAnswer:
         """As in EventWorld. A communication costs CPU work beside the program's."""
         if effect.effect.communicates:
             self.processors.overlap(process.rank)
@@ -116,19 +116,19 @@ class HostWorld(EventWorld):
             return super().commit(process, effect, callback)
         work = partial(self.processors.commit, process.rank, callback, agrees=self._stop.waits)
 
-        def committed(going: Any) -> None:
+        def finish_commit(going: Any) -> None:
             if (answer := work(going)) is not SUSPENDED:
                 callback(answer)
 
-        going = super().commit(process, effect, committed)
+        going = super().commit(process, effect, finish_commit)
         return SUSPENDED if going is SUSPENDED else work(going)
 
     def _attempts(self) -> HostAttempts:
-        return HostAttempts(self.env, self.computed_at, self.processors, self._seconds, self._record_attempt)
+        return HostAttempts(self.env, self.compute_at, self.processors, self._seconds, self._record_attempt)
 
     def _record_attempt(self, row: Row) -> None:
         start, end, rank, *_ = row
-        self._ended[rank] = end
+        self._last_ends[rank] = end
         if start < end:
             self._record_gradient(row)
 

@@ -56,19 +56,19 @@ class VectorizedMetrics(Recorder):
     def activity(self) -> list[RankActivity]:
         """The activity of each rank until the last commit, after the run."""
         if self._activity is None:
-            self._activity = self._until(self.applied.seconds)
+            self._activity = self._activity_until(self.applied.seconds)
         return self._activity
 
     def restore(self, activity: Sequence[RankActivity]) -> None:
         """Continue from the ranks' earlier activity. In lockstep, only ranks that did not exist before have absences."""
         for name in SUMS:
-            getattr(self, name)[:] = [getattr(its, name) for its in activity]
+            getattr(self, name)[:] = [getattr(rank_activity, name) for rank_activity in activity]
 
     def summary(self) -> dict[str, Any]:
         """Rates, staleness and idle times, up to the last commit."""
         return summary(self.applied, self.activity)
 
-    def _until(self, seconds: float) -> list[RankActivity]:
+    def _activity_until(self, seconds: float) -> list[RankActivity]:
         """The activity of all ranks without the latest intervals, cut as by `RankActivity.cut`."""
         numbers = {name: getattr(self, name).copy() for name in SUMS}
         for is_gradient, start, end, samples in self._recent:
@@ -77,17 +77,17 @@ class VectorizedMetrics(Recorder):
             numbers["compute_seconds" if is_gradient else "update_seconds"][late] -= removed[late]
             numbers["iterations"] -= late & is_gradient
             numbers["samples"][late] -= samples[late]
-        return self._with(numbers)
+        return self._activity_of(numbers)
 
-    def _with(self, numbers: Mapping[str, NDArray[Any]]) -> list[RankActivity]:
+    def _activity_of(self, numbers: Mapping[str, NDArray[Any]]) -> list[RankActivity]:
         """The activity of all ranks with these sums."""
         columns = [numbers[name].tolist() for name in SUMS]
-        made: Any = partial(RankActivity, num_ahead=self.num_ahead)
-        return [made(*row) for row in zip(*columns, strict=True)]
+        new_activity: Any = partial(RankActivity, num_ahead=self.num_ahead)
+        return [new_activity(*row) for row in zip(*columns, strict=True)]
 
     def by_rank(self) -> list[RankActivity]:
         """The activity of each rank so far."""
-        ranks = self._with({name: getattr(self, name) for name in SUMS})
+        ranks = self._activity_of({name: getattr(self, name) for name in SUMS})
         for is_gradient, *arrays in self._recent:
             name, iterations = ("compute_seconds", 1) if is_gradient else ("update_seconds", 0)
             for activity, start, end, samples in zip(ranks, *(array.tolist() for array in arrays), strict=True):

@@ -36,13 +36,13 @@ class Draws:
         self._block = np.empty((BLOCK, len(ranks)))
         self._taken = np.full(len(ranks), BLOCK)
 
-    def fill(self, numbers: Seconds, asked: NDArray[np.bool_]) -> None:
+    def fill(self, numbers: Seconds, drawn: NDArray[np.bool_]) -> None:
         """Put one number of each stream at its rank. Only numbers of asked ranks count as taken."""
         empty = np.flatnonzero(self._taken == BLOCK)
         for first in range(0, len(empty), TOGETHER):
             self._refill(empty[first : first + TOGETHER])
         numbers[self._ranks] = self._block[self._taken, self._columns]
-        self._taken += asked[self._ranks]
+        self._taken += drawn[self._ranks]
 
     def _refill(self, columns: NDArray[np.intp]) -> None:
         """Draw the next block of these streams."""
@@ -91,17 +91,17 @@ class VectorizedTimes:
 
     def seconds(self, samples: Counts, start: Seconds) -> Seconds:
         """Each rank's seconds for a gradient over its samples that begins at `start`. Without samples, 0, and no number is drawn."""
-        asked = samples > 0
+        drawn = samples > 0
         seconds: Seconds = self._overhead + samples * self._per_sample
         if self._draws:
             factors = np.ones(len(seconds))
             for draws in self._draws:
-                draws.fill(factors, asked)
+                draws.fill(factors, drawn)
             seconds *= factors
         for rank, times in self._one_by_one.items():
-            if asked[rank]:
+            if drawn[rank]:
                 seconds[rank] = times.seconds(int(samples[rank]), float(start[rank]))
-        seconds[~asked] = 0.0
+        seconds[~drawn] = 0.0
         return seconds
 
     def update_seconds(self, start: Seconds, *, local: bool) -> Seconds:

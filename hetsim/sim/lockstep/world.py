@@ -39,7 +39,7 @@ Answered = tuple[Any, Seconds]
 """An effect's answer, and the time at which each rank has it."""
 
 
-class Started(fx.Pending[Any]):
+class LockstepAnswer(fx.Pending[Any]):
     """A started effect: its answer, and the time at which each rank has it."""
 
     __slots__ = ("end",)
@@ -79,10 +79,10 @@ class LockstepWorld:
         self.curve, self.history = self.record.curve, self.record.history
         self._keep = keep
         self._wants = wants or (lambda _: True)
-        self.state = _joined([self.prepared.rank_state(rank) for rank in range(num_workers if resumed.ranks else 1)])
+        self.state = _join_states([self.prepared.rank_state(rank) for rank in range(num_workers if resumed.ranks else 1)])
         """The state of all ranks. In its `own`, numbers of ranks are arrays."""
         plan = self.prepared.plan
-        vectorized = VectorizedPlan(**{given.name: getattr(plan, given.name) for given in fields(plan) if given.init})
+        vectorized = VectorizedPlan(**{field.name: getattr(plan, field.name) for field in fields(plan) if field.init})
         self.program = coordination.program(fx.Node(ALL_RANKS, num_workers, self.state.own), vectorized, self.prepared.start)
         self.clock: Seconds = np.full(num_workers, resumed.began)
         """The current time of each rank."""
@@ -116,8 +116,8 @@ class LockstepWorld:
         while True:
             try:
                 effect = self.program.send(answer)
-            except StopIteration as ended:
-                self.history.record_discarded(ended.value)
+            except StopIteration as stop:
+                self.history.record_discarded(stop.value)
                 at_end = None if self._keep is None else self.checkpoint()
                 self.history.close()
                 return at_end
@@ -140,9 +140,9 @@ class LockstepWorld:
 
     def gradient_sum(self, state: RankState, effect: fx.GradientSum, context: None) -> Answered:
         """Each bucket takes the time of the network's algorithm, after all ranks have it and the previous bucket is reduced."""
-        now, before = self.clock, self._computes_until
+        now, busy_until = self.clock, self._computes_until
         computed, end = self.gradient(state, fx.Gradient(effect.at, effect.batch, effect.version), None)
-        start, buckets = np.maximum(now, before), self.prepared.buckets(effect.bucket_bytes)
+        start, buckets = np.maximum(now, busy_until), self.prepared.buckets(effect.bucket_bytes)
         shares: list[Any] = [bucket.ready for bucket in buckets[:-1]]
         nodes = self.prepared.experiment.cluster.nodes
         if any(node.micro_batch is not None for node in nodes):
@@ -155,7 +155,7 @@ class LockstepWorld:
         over = now
         number = self.state.enter_collective()
         numbers = [(*number, bucket.start) for bucket in buckets]
-        seconds = [partial(self._collectives.all_reduce_seconds, *its) for its in zip(sizes, numbers, strict=True)]
+        seconds = [partial(self._collectives.all_reduce_seconds, size, number) for size, number in zip(sizes, numbers, strict=True)]
         reductions = reduction_intervals([float(ranks.max()) for ranks in entered], seconds)
         for since, size, (_, until) in zip(entered, sizes, reductions, strict=True):
             over = np.full_like(now, until)
@@ -165,16 +165,16 @@ class LockstepWorld:
     def update(self, state: RankState, effect: fx.Update, context: None) -> Answered:
         """Takes each node's seconds_per_update."""
         weights = state.update(self.optimizers.main, effect)
-        return weights, self._updated(state.version)
+        return weights, self._end_update(state.version)
 
     def local_update(self, state: RankState, effect: fx.LocalUpdate, context: None) -> Answered:
         """The same, for the ranks that computed a gradient. Without a local optimizer there is no step."""
         if self.optimizers.local is None:
             return effect.at, self.clock
         weights = state.local_update(self.optimizers.local, effect.at, effect.gradient, effect.epoch)
-        return weights, self._updated(effect.version, ranks=self._computed)
+        return weights, self._end_update(effect.version, ranks=self._computed)
 
-    def _updated(self, version: int, *, ranks: NDArray[np.bool_] | None = None) -> Seconds:
+    def _end_update(self, version: int, *, ranks: NDArray[np.bool_] | None = None) -> Seconds:
         seconds = self._times.update_seconds(self.clock, local=ranks is not None)
         if ranks is not None:
             seconds[~ranks] = 0.0
@@ -209,11 +209,11 @@ class LockstepWorld:
 
     def start(self, state: RankState, effect: fx.Start[Any], context: None) -> Answered:
         """Takes no time; the started effect takes its own."""
-        return Started(*self.handlers[type(effect.effect)](state, effect.effect, None)), self.clock
+        return LockstepAnswer(*self.handlers[type(effect.effect)](state, effect.effect, None)), self.clock
 
     def wait(self, state: RankState, effect: fx.Wait[Any], context: None) -> Answered:
         """Waits until the started effect is answered."""
-        assert isinstance(effect.pending, Started)
+        assert isinstance(effect.pending, LockstepAnswer)
         return effect.pending.answer, np.maximum(self.clock, effect.pending.end)
 
     def commit(self, state: RankState, effect: fx.Commit, context: None) -> Answered:
@@ -223,7 +223,7 @@ class LockstepWorld:
         leader = self.experiment.leader
         self._committed_at = self.clock
         at = self.clock[leader]
-        going = self.history.commit(float(at), leader, committed, self._with_leaders_seconds(effect.applied))
+        going = self.history.commit(float(at), leader, committed, self._use_leaders_seconds(effect.applied))
         if self._keep is not None and self._wants(effect.version):
             self._keep(self.checkpoint())
         return going, np.maximum(self.clock, at) if self.prepared.stop.waits else self.clock
@@ -231,27 +231,27 @@ class LockstepWorld:
     def checkpoint(self) -> Checkpoint:
         """The checkpoint of the current version."""
         seconds = tuple(self._committed_at.tolist())
-        return Checkpoint(state=self.history.last, ranks=self._by_rank(), seconds=seconds, progress=self.record.progress_until(seconds))
+        return Checkpoint(state=self.history.last, ranks=self._rank_states(), seconds=seconds, progress=self.record.progress_until(seconds))
 
     def now(self, state: RankState, effect: fx.Now, context: None) -> Answered:
         """Each rank's seconds since the run began."""
         return self.clock, self.clock
 
-    def _with_leaders_seconds(self, applied: Sequence[fx.Contribution]) -> Sequence[fx.Contribution]:
+    def _use_leaders_seconds(self, applied: Sequence[fx.Contribution]) -> Sequence[fx.Contribution]:
         """The contributions with the leader's seconds for all ranks, because a rank does not know other ranks' seconds."""
         if not isinstance(applied, SynchronousContributions):
             return applied
         of_leader = (float(np.broadcast_to(round_.seconds, self.clock.shape)[self.experiment.leader]) for round_ in applied.rounds)
         return replace(applied, rounds=tuple(round_._replace(seconds=s) for round_, s in zip(applied.rounds, of_leader, strict=True)))
 
-    def _by_rank(self) -> tuple[RankState, ...]:
+    def _rank_states(self) -> tuple[RankState, ...]:
         """The state of each rank at a commit."""
         shape = self.clock.shape
         return tuple(
             replace(
                 self.state,
                 rank=rank,
-                own={name: _of_rank(value, rank, shape) for name, value in self.state.own.items()},
+                own={name: _value_of_rank(value, rank, shape) for name, value in self.state.own.items()},
                 num_gradients=count,
                 num_messages={},
             )
@@ -279,18 +279,18 @@ class LockstepWorld:
             record((since, until, rank, kind, version, count, 0, size))
 
 
-def _of_rank(value: Any, rank: int, shape: tuple[int, ...]) -> Any:
+def _value_of_rank(value: Any, rank: int, shape: tuple[int, ...]) -> Any:
     """One rank's part of a value in `own`."""
     if isinstance(value, UnreportedTimings):
         return replace(value, seconds=float(np.broadcast_to(value.seconds, shape)[rank]))
     return value
 
 
-def _joined(states: Sequence[RankState]) -> RankState:
+def _join_states(states: Sequence[RankState]) -> RankState:
     """One state for all ranks, with their timings as an array. All other values are equal on ranks that do the same on phantoms."""
-    own = dict(states[0].own)
-    for name, value in own.items():
+    values = dict(states[0].own)
+    for name, value in values.items():
         if isinstance(value, UnreportedTimings):
             seconds: Any = np.array([state.own[name].seconds for state in states])
-            own[name] = replace(value, seconds=seconds)
-    return replace(states[0], rank=ALL_RANKS, own=own)
+            values[name] = replace(value, seconds=seconds)
+    return replace(states[0], rank=ALL_RANKS, own=values)

@@ -15,7 +15,7 @@ from typing import Any, Final
 from simpy.events import URGENT
 
 from hetsim.cluster.network.fairness import connected_groups, max_min_fair
-from hetsim.sim.clock import Callback, Clock
+from hetsim.sim.clock import Callback, VirtualClock
 from hetsim.sim.network.links import EMPTY_ROUTE, INF, Flow, Group, Link, Route
 
 MAX_TOTAL_RATIO: Final = 2.0**24
@@ -37,7 +37,7 @@ class Flows:
 
     __slots__ = ("_alarm", "_groups", "_num_started", "_unfilled", "_unshared", "env")
 
-    def __init__(self, env: Clock) -> None:
+    def __init__(self, env: VirtualClock) -> None:
         self.env = env
         self._unshared = Group((), 1.0)
         self._unshared.weight = 1.0
@@ -106,16 +106,16 @@ class Flows:
         link.bytes_per_second = link.described / factor
         for group in self._groups.values():
             if link in group.links:
-                group.bytes_per_second = min(each.bytes_per_second for each in group.links)
+                group.bytes_per_second = min(crossed.bytes_per_second for crossed in group.links)
         for group in link.groups:
             group.settle(self.env.now)
             self._update_rate(group)
             self._schedule_end(group)
         link.watched = until < INF
         if link.watched:
-            self.env.at(until, self._changed, link)
+            self.env.at(until, self._follow_change, link)
 
-    def _changed(self, link: Link) -> None:
+    def _follow_change(self, link: Link) -> None:
         """Continue to watch a changing link while flows cross it, because a period would never end."""
         link.watched = False
         if link.groups:
@@ -292,9 +292,9 @@ class Flows:
             self._set_alarm(group, due)
             return
         groups, alarm = [group], self._alarm
-        while (other := env.pop_if_next(alarm)) is not None:
-            groups.append(other)
-            self._end(other, now, ended)
+        while (next_group := env.pop_if_next(alarm)) is not None:
+            groups.append(next_group)
+            self._end(next_group, now, ended)
         for group in groups:
             if group.since == now:
                 self._update_rate(group)

@@ -7,12 +7,12 @@ from typing import Any
 
 from simpy.events import NORMAL, Event
 
-from hetsim.sim.clock import Callback, Clock
+from hetsim.sim.clock import Callback, VirtualClock
 from hetsim.sim.network.flows import Flows
 from hetsim.sim.network.links import Flow, Route
 
 
-class CountingClock(Clock):
+class CountingClock(VirtualClock):
     """A clock that says how many calls it has yet to make."""
 
     __slots__ = ("num_waiting",)
