@@ -206,7 +206,7 @@ def compare() -> None:
         errors = list(estimates.Law(catalogue.rows, catalogue.sources, effects).left_out_errors.values())
         median, most = np.quantile(errors, [0.5, estimates.COVERED])
         print(f"{name:30} {len(errors)} pairs, median {median:.1%}, {estimates.COVERED:.0%} within {most:.1%}")
-    errors = curves.errors_left_out(catalogue.rows)
+    errors = curves.leave_one_out_errors(catalogue.rows)
     median, most = np.quantile(errors, [0.5, estimates.COVERED])
     print(f"{'other batch sizes, on a line':30} {len(errors)} points, median {median:.1%}, {estimates.COVERED:.0%} within {most:.1%}")
 

@@ -23,7 +23,7 @@ from unittest import mock
 
 import numpy as np
 
-from hetsim.catalogue.curves import errors_left_out
+from hetsim.catalogue.curves import leave_one_out_errors
 from hetsim.catalogue.estimates import Law
 from hetsim.catalogue.shown import gpu_cells, model_cells
 from hetsim.catalogue.tables import shipped_catalogue
@@ -71,8 +71,8 @@ def catalogue(table: str) -> str:
     if table == "errors":
         law = Law(its.rows, its.sources)
         found = {
-            "a pair of GPU and model": [*law.left_out.values()],
-            "another batch size than the one that was measured": errors_left_out(its.rows),
+            "a pair of GPU and model": [*law.left_out_errors.values()],
+            "another batch size than the one that was measured": leave_one_out_errors(its.rows),
         }
         cells = [["left out", "number", "median error", "eight of ten are within"]]
         cells += [
