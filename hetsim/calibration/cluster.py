@@ -372,17 +372,17 @@ def crowded_machines(widths: Sequence[int], machines: Sequence[float], cores: Se
     """
     clauses = []
     for machine in dict.fromkeys(machines):
-        here = [rank for rank, name in enumerate(machines) if name == machine]
-        threads, room = sum(widths[rank] for rank in here), int(cores[here[0]])
-        if max(widths[rank] for rank in here) > 1 and threads > room:
-            nodes = f"node {here[0]}" if len(here) == 1 else f"nodes {', '.join(map(str, here))}"
+        ranks = [rank for rank, name in enumerate(machines) if name == machine]
+        threads, room = sum(widths[rank] for rank in ranks), int(cores[ranks[0]])
+        if max(widths[rank] for rank in ranks) > 1 and threads > room:
+            nodes = f"node {ranks[0]}" if len(ranks) == 1 else f"nodes {', '.join(map(str, ranks))}"
             clauses.append(f"{nodes}: {threads} threads on {room} core{'s' * (room > 1)} (lower threads)")
     return clauses
 
 
-def _clause_above(value: float, most: float, what: str) -> str | None:
+def _clause_above(value: float, most: float, quantity: str) -> str | None:
     """A clause with the threshold; None if the value is at most the threshold."""
-    return f"{100 * value:.0f} % {what} (at most {100 * most:.0f} %)" if value > most else None
+    return f"{100 * value:.0f} % {quantity} (at most {100 * most:.0f} %)" if value > most else None
 
 
 def _waiting(readings: Sequence[Reading]) -> float:

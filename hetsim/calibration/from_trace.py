@@ -69,13 +69,13 @@ def cluster_of(name: str, num_workers: int, gradients: Intervals, updates: Inter
         errors.append(abs(sum(map(first, size[half:].tolist())) / float(seconds[half:].sum()) - 1))
         factors = seconds / np.array([line(samples) for samples in size.tolist()])
         noise = Noise.fit((factors / factors.mean()).tolist())
-        done = updates.of(rank).seconds
+        update_seconds = updates.of(rank).seconds
         nodes.append(
             {
                 "count": 1,
                 "seconds_per_sample": max(four_digits(line.slope), LEAST_SECONDS),
                 "overhead_seconds": four_digits(line.constant),
-                "seconds_per_update": four_digits(median(done)) if len(done) else 0.0,
+                "seconds_per_update": four_digits(median(update_seconds)) if len(update_seconds) else 0.0,
                 **noise.as_row(None),
             }
         )

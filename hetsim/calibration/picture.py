@@ -70,9 +70,9 @@ def _noise(axes: Any, noise: Noise) -> None:
     axes.set_xlim(0, 1)
     axes.set_ylim(0, None)
     axes.set_ylabel("time / mean of its size", fontsize=SMALL, color=INK)
-    taken = "measured" if noise.takes_measured else "gamma"
+    law = "measured" if noise.takes_measured else "gamma"
     axes.set_title(
-        f"deviation {100 * noise.deviation:.1f} %, autocorrelation {noise.autocorrelation:.2f}; law: {taken}",
+        f"deviation {100 * noise.deviation:.1f} %, autocorrelation {noise.autocorrelation:.2f}; law: {law}",
         fontsize=SMALL,
         color=INK,
         loc="left",

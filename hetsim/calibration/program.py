@@ -371,8 +371,8 @@ class Measurement(Coordination):
     ) -> Program[None]:
         """Run a method's program from the last of `states`, or from `state`. `until` and `over` are as in `accounted`."""
         last = [state, *self.states][-1]
-        done = {"version": last.version, "next_sample": last.next_sample, "num_samples": last.num_samples}
-        program = method.program(Node(node.rank, node.num_workers), plan, method.initial(plan, last.weights).evolve(**done))
+        progress = {"version": last.version, "next_sample": last.next_sample, "num_samples": last.num_samples}
+        program = method.program(Node(node.rank, node.num_workers), plan, method.initial(plan, last.weights).evolve(**progress))
         self.states[:] = [
             (yield from account_rounds(program, process=partial(process_seconds, self.threads), until=until, over=over)) or last
         ]

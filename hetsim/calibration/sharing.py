@@ -80,7 +80,7 @@ def sharing_noise(cluster: Cluster, around: RankReadings) -> dict[str, Any]:
 def log_ratio(cluster: Cluster, pair: tuple[int, int], kind: str, ends: Mapping[int, float], nbytes: int) -> float:
     """The logarithm of the ratio of two messages' weights (first over second), from the messages' sizes and seconds."""
     heavier, lighter = sorted(pair, key=lambda rank: ends[rank])
-    left = [lighter, *(rank for rank in ends if rank not in pair and ends[rank] > ends[heavier])]
-    rate = described_rates(cluster, ways(cluster, left, kind))[0]
+    remaining = [lighter, *(rank for rank in ends if rank not in pair and ends[rank] > ends[heavier])]
+    rate = described_rates(cluster, ways(cluster, remaining, kind))[0]
     fraction = max(LEAST_GIVEN, 1 - (ends[lighter] - ends[heavier]) * rate / nbytes)
     return -log(fraction) if heavier == pair[0] else log(fraction)

@@ -200,12 +200,14 @@ class AccumulatingAllReduce(Coordination):
         pending = yield from Start(AllReduce(micro_batches.sum))
         return Exchange(micro_batches, pending, counts, seconds)
 
-    def round_sum(self, exchange: Exchange, total: Vector, taken: Mapping[int, Sequence[Batch]], version: int) -> RoundSum:
+    def round_sum(self, exchange: Exchange, total: Vector, ranges: Mapping[int, Sequence[Batch]], version: int) -> RoundSum:
         """A round with the contributions of all workers. Seconds and loss are this rank's, because it does not know other ranks' values."""
         micro_batches = exchange.round
         seconds, loss = micro_batches.seconds / max(1, micro_batches.count), micro_batches.loss / max(1, micro_batches.count)
         staleness = version - micro_batches.version
-        group = (Contribution(rank, b, micro_batches.version, seconds, loss, staleness) for rank, batches in taken.items() for b in batches)
+        group = (
+            Contribution(rank, b, micro_batches.version, seconds, loss, staleness) for rank, batches in ranges.items() for b in batches
+        )
         return RoundSum(exchange, total, tuple(group))
 
     def step(

@@ -46,8 +46,8 @@ class AsyncLocalSteps(ParameterServer):
 
     def worker(self, node: Node, plan: Plan, state: State) -> Program[None]:
         """Pull weights and a range, take a local step for each share of the range, push the change; repeat until a range is empty."""
-        own, server = node.own, node.server
-        pushes = own.get("compression") or Pushes(self.compression.initial(state.weights))
+        server = node.server
+        pushes = node.own.get("compression") or Pushes(self.compression.initial(state.weights))
         packing = pushes.resumed(state.outstanding)
         yield from Send(server)
         message = yield from Receive(server)
@@ -63,7 +63,7 @@ class AsyncLocalSteps(ParameterServer):
             delta = with_tail(message.payload - x, x, plan.num_parameters)
             packing, payload = self.compression.pack(packing, delta, plan.num_parameters)
             if packing is not None:
-                own["compression"] = pushes = pushes.appended(message.batch, packing, num_outstanding=1)
+                node.own["compression"] = pushes = pushes.appended(message.batch, packing, num_outstanding=1)
             yield from Send(server, payload, version=message.version, seconds=seconds, loss=loss, steps=len(batches))
             del computed, delta, payload, x
             message = yield from Receive(server)

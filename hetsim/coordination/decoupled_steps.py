@@ -48,13 +48,13 @@ LOST = -1
 
 
 class FragmentAnswer(NamedTuple):
-    """A learner's answer: its change of a fragment, its total number of steps (`done`), and how many of the last steps it has `kept`.
+    """A learner's answer: its change of a fragment, its total number of steps (`num_steps`), and how many of the last steps it has `kept`.
 
     The weights that the learner received have overwritten the earlier steps in all fragments.
     """
 
     contribution: Contribution
-    done: int
+    num_steps: int
     kept: int
 
 
@@ -109,10 +109,10 @@ class Learners:
         else:
             self.wanting.add(rank)
 
-    def settle(self, rank: int, done: int) -> list[Batch]:
-        """Remove and return the batches that a learner has computed since the last call. `done` is its total number of steps."""
-        new = self.held.settle(rank, done - self._num_settled.get(rank, 0))
-        self._num_settled[rank] = done
+    def settle(self, rank: int, num_steps: int) -> list[Batch]:
+        """Remove and return the batches that a learner has computed since the last call. `num_steps` is its total number of steps."""
+        new = self.held.settle(rank, num_steps - self._num_settled.get(rank, 0))
+        self._num_settled[rank] = num_steps
         return new
 
     def is_empty(self, rank: int, num_grants: int) -> None:
@@ -231,21 +231,21 @@ class DecoupledSteps(Coordination):
             start = yield from Receive(server)
         x, version, epoch, answered = start.payload, start.version, start.epoch, start.version - 1
         batches: deque[Batch] = deque()
-        num_grants = done = since_answer = 0
+        num_grants = num_steps = since_answer = 0
         steps, samples = [0] * self.fragments, [0] * self.fragments
         seconds = loss = 0.0
-        asked, reported = True, -1
+        has_requested, reported = True, -1
         message: Message | None = start
         while message is None or message.kind != END:
             if message is None:
                 batch = batches.popleft()
                 computed = yield from Gradient(at=x, batch=batch, version=version)
                 x = yield from LocalUpdate(at=x, gradient=computed.gradient, version=version, epoch=epoch, in_place=True)
-                done, since_answer, seconds, loss = done + 1, since_answer + 1, seconds + computed.seconds, loss + computed.loss
+                num_steps, since_answer, seconds, loss = num_steps + 1, since_answer + 1, seconds + computed.seconds, loss + computed.loss
                 steps, samples = [count + 1 for count in steps], [count + batch.samples for count in samples]
             elif message.kind == PULL:
                 p = message.version % self.fragments
-                counts = {"done": done, "kept": max(steps), "steps": steps[p], "samples": samples[p]}
+                counts = {"done": num_steps, "kept": max(steps), "steps": steps[p], "samples": samples[p]}
                 means = {"seconds": seconds / max(1, since_answer), "loss": loss / max(1, since_answer)}
                 yield from Send(server, fragment_entries(x, fragments[p]), kind=ANSWER, version=message.version, **counts, **means)
                 answered, since_answer, seconds, loss = message.version, 0, 0.0, 0.0
@@ -257,12 +257,12 @@ class DecoupledSteps(Coordination):
             else:
                 batches.extend(cut(message.batch, message.share) if message.batch else ())
                 num_grants += 1
-                asked = not message.batch
+                has_requested = not message.batch
             if version > max(answered, reported) and min(since_answer, max(steps)) >= h:
                 reported = version
                 yield from Send(server, kind=REPORT, version=version)
-            if len(batches) <= self.steps_per_range and not asked:
-                asked = True
+            if len(batches) <= self.steps_per_range and not has_requested:
+                has_requested = True
                 yield from Send(server, kind=MORE)
             if not batches and (message is None or message.kind in (START, RANGES)):
                 yield from Send(server, kind=EMPTY, num_grants=num_grants)
@@ -358,7 +358,7 @@ class DecoupledSteps(Coordination):
         applied: list[Contribution] = []
         overwritten = 0
         for rank, answer in sorted(answers.items()):
-            new = learners.settle(rank, answer.done)
+            new = learners.settle(rank, answer.num_steps)
             first = max(0, len(new) - answer.kept)
             overwritten += sum(batch.samples for batch in new[:first])
             applied += [replace(answer.contribution, batch=batch, gradient=None, num_gradients=1) for batch in new[first:]]

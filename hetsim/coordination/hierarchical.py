@@ -40,7 +40,7 @@ class Reserve:
     ranges: deque[Range] = field(default_factory=deque)
     """The ranges that the worker may take next."""
     computes: Range | None = None
-    asked: deque[float] = field(default_factory=deque)
+    requests: deque[float] = field(default_factory=deque)
     """The times of unanswered requests for ranges to the global server."""
     ahead: int = 1
     """The number of ranges to hold in advance."""
@@ -62,7 +62,7 @@ class Reserve:
     @property
     def is_empty(self) -> bool:
         """Whether the worker computes no range, has none to take, and waits for none."""
-        return not (self.computes or self.ranges or self.asked)
+        return not (self.computes or self.ranges or self.requests)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,7 +178,7 @@ class HierarchicalLocalSteps(AsyncLocalSteps):
                         reserve.provide(trip)
                 elif message.kind == RANGE:
                     reserve, changed = reserves[message.rank], [message.rank]
-                    trip = max(trip, (yield from Now()) - reserve.asked.popleft())
+                    trip = max(trip, (yield from Now()) - reserve.requests.popleft())
                     if message.batch:
                         reserve.ranges.append((message.batch, message.share, message.epoch))
                     dry = not message.batch
@@ -198,12 +198,12 @@ class HierarchicalLocalSteps(AsyncLocalSteps):
                     waiting.discard(rank)
                     batch, share, epoch = reserve.computes = reserve.ranges.popleft()
                     yield from Send(rank, weights, version=version, batch=batch, share=share, epoch=epoch)
-                if rank in active and not dry and len(reserve.asked) + len(reserve.ranges) < reserve.ahead:
+                if rank in active and not dry and len(reserve.requests) + len(reserve.ranges) < reserve.ahead:
                     now = yield from Now()
-                    while len(reserve.asked) + len(reserve.ranges) < reserve.ahead:
-                        reserve.asked.append(now)
+                    while len(reserve.requests) + len(reserve.ranges) < reserve.ahead:
+                        reserve.requests.append(now)
                         yield from Send(above, kind=ASKS, rank=rank)
-                if rank not in active and not reserve.asked:
+                if rank not in active and not reserve.requests:
                     while reserve.ranges:
                         yield from Send(above, kind=RETURNS, batch=reserve.ranges.popleft()[0])
             if 0 < num_pushed < k and (dry or not active) and all(reserve.is_empty for reserve in reserves.values()):

@@ -72,8 +72,8 @@ class ParameterServer(Coordination):
 
     def worker(self, node: Node, plan: Plan, state: State) -> Program[None]:
         """Pull weights and a range, compute, push the gradient with its seconds and loss; repeat until a range is empty."""
-        own, server = node.own, node.server
-        pushes = own.get("compression") or Pushes(self.compression.initial(state.weights))
+        server = node.server
+        pushes = node.own.get("compression") or Pushes(self.compression.initial(state.weights))
         packing = pushes.resumed(state.outstanding)
         yield from Send(server)
         message = yield from Receive(server)
@@ -81,7 +81,7 @@ class ParameterServer(Coordination):
             computed = yield from Gradient(message.payload, message.batch, message.version)
             packing, payload = self.compression.pack(packing, computed.gradient, plan.num_parameters)
             if packing is not None:
-                own["compression"] = pushes = pushes.appended(message.batch, packing, num_outstanding=1)
+                node.own["compression"] = pushes = pushes.appended(message.batch, packing, num_outstanding=1)
             yield from Send(server, payload, version=message.version, seconds=computed.seconds, loss=computed.loss)
             del computed, payload  # otherwise a thousand waiting workers keep a thousand gradients
             message = yield from Receive(server)

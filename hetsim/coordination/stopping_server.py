@@ -27,8 +27,8 @@ class StoppingServer(ParameterServer):
 
     def worker(self, node: Node, plan: Plan, state: State) -> Program[None]:
         """Compute at the newest weights from the server, and push each gradient that is not given up; repeat until a range is empty."""
-        own, server = node.own, node.server
-        pushes = own.get("compression") or Pushes(self.compression.initial(state.weights))
+        server = node.server
+        pushes = node.own.get("compression") or Pushes(self.compression.initial(state.weights))
         packing = pushes.resumed(state.outstanding)
         yield from Send(server)
         message = yield from Receive(server)
@@ -37,7 +37,7 @@ class StoppingServer(ParameterServer):
             if computed is not None:
                 packing, payload = self.compression.pack(packing, computed.gradient, plan.num_parameters)
                 if packing is not None:
-                    own["compression"] = pushes = pushes.appended(message.batch, packing, num_outstanding=1)
+                    node.own["compression"] = pushes = pushes.appended(message.batch, packing, num_outstanding=1)
                 yield from Send(server, payload, version=message.version, seconds=computed.seconds, loss=computed.loss)
                 del payload
             del computed

@@ -83,9 +83,9 @@ class Trials(ParameterServer):
 
     def worker(self, node: Node, plan: Plan, state: State) -> Program[None]:
         """Pull weights and a range; try each part of the range until a trial ends in time; push the mean; repeat until a range is empty."""
-        own, server = node.own, node.server
+        server = node.server
         within = inf if self.within is None else _value_of(self.within, node.rank)
-        pushes = own.get("compression") or Pushes(self.compression.initial(state.weights))
+        pushes = node.own.get("compression") or Pushes(self.compression.initial(state.weights))
         packing = pushes.resumed(state.outstanding)
         yield from Send(server)
         message = yield from Receive(server)
@@ -105,7 +105,7 @@ class Trials(ParameterServer):
             if ended:
                 packing, payload = self.compression.pack(packing, mean, plan.num_parameters)
                 if packing is not None:
-                    own["compression"] = pushes = pushes.appended(message.batch, packing, num_outstanding=1)
+                    node.own["compression"] = pushes = pushes.appended(message.batch, packing, num_outstanding=1)
             header = {"trials": len(batches), "ended": ended, "samples": samples}
             yield from Send(server, payload, version=message.version, seconds=seconds, loss=loss, **header)
             computed = payload = mean = None

@@ -191,16 +191,16 @@ def measure(
         by_wall=[experiment.threads > 1 or (end.device or experiment.device) != "cpu" for end in ends],
         computes=twice or kind is not AroundServer,
     )  # fmt: skip
-    asked = replace(
+    measured_experiment = replace(
         experiment, coordination=coordination, budget=Budget(updates=MOST_UPDATES, seconds=float(MOST_UPDATES)),
         evaluate_every_epochs=1e9, evaluate_every_seconds=None,
         local_optimizer=experiment.local_optimizer or LOCAL_STEP, regional_optimizer=None, stop_when_diverged=False, nonfinite="skip",
         method="calibration",
     )  # fmt: skip
-    backend.check(asked)
-    if announcement is not None and backend.leads(asked):
+    backend.check(measured_experiment)
+    if announcement is not None and backend.leads(measured_experiment):
         print(announcement, flush=True)
-    summary = backend.run(asked, folder / "run", "")
+    summary = backend.run(measured_experiment, folder / "run", "")
     return None if summary is None else RankReadings.of_json(output.read_text())
 
 

@@ -78,11 +78,11 @@ class Pools:
 
     def samples(self, cursors: Sequence[int], shares: Sequence[int], present: Iterable[int]) -> tuple[int, ...]:
         """Each worker's samples of a global batch: its share. At the end of the budget, the last ranks have fewer or none."""
-        left = self._left(cursors)
-        if left >= sum(shares):
+        num_left = self._left(cursors)
+        if num_left >= sum(shares):
             return tuple(shares)
         offsets = accumulate(shares, initial=0)
-        return tuple(int(max(0, min(share, left - offset))) for share, offset in zip(shares, offsets, strict=False))
+        return tuple(int(max(0, min(share, num_left - offset))) for share, offset in zip(shares, offsets, strict=False))
 
     def epoch(self, cursors: Sequence[int], present: Iterable[int]) -> int | None:
         """The epoch that all workers share; None if each has its own."""

@@ -15,7 +15,7 @@ from hetsim.policies.admission.base import Admission, Decision
 class ClockState:
     """How many steps each worker has completed, and which workers wait for the slowest worker."""
 
-    done: Mapping[int, int]
+    num_steps: Mapping[int, int]
     waiting: frozenset[int] = frozenset()
 
 
@@ -38,23 +38,23 @@ class BoundedStaleness(Admission):
 
     def arrived(self, state: ClockState, contribution: Contribution) -> tuple[ClockState, Decision]:
         rank = contribution.rank
-        done = {**state.done, rank: state.done[rank] + 1}
-        return self._release(ClockState(done, state.waiting | {rank}), apply=(contribution,))
+        num_steps = {**state.num_steps, rank: state.num_steps[rank] + 1}
+        return self._release(ClockState(num_steps, state.waiting | {rank}), apply=(contribution,))
 
     def worker_left(self, state: ClockState, rank: int) -> tuple[ClockState, Decision]:
-        return self._release(ClockState({worker: c for worker, c in state.done.items() if worker != rank}, state.waiting - {rank}))
+        return self._release(ClockState({worker: c for worker, c in state.num_steps.items() if worker != rank}, state.waiting - {rank}))
 
     def worker_joined(self, state: ClockState, rank: int) -> ClockState:
         """The worker starts with as many steps as the slowest other worker."""
-        return ClockState({**state.done, rank: min(state.done.values(), default=0)}, state.waiting)
+        return ClockState({**state.num_steps, rank: min(state.num_steps.values(), default=0)}, state.waiting)
 
     def resumed(self, state: ClockState, num_workers: int) -> ClockState:
         return self.initial(num_workers)
 
     def _release(self, state: ClockState, *, apply: tuple[Contribution, ...] = ()) -> tuple[ClockState, Decision]:
-        slowest = min(state.done.values(), default=0)
-        released = tuple(rank for rank in sorted(state.waiting) if self.bound is None or state.done[rank] - slowest <= self.bound)
-        return ClockState(state.done, state.waiting.difference(released)), Decision(apply, release=released)
+        slowest = min(state.num_steps.values(), default=0)
+        released = tuple(rank for rank in sorted(state.waiting) if self.bound is None or state.num_steps[rank] - slowest <= self.bound)
+        return ClockState(state.num_steps, state.waiting.difference(released)), Decision(apply, release=released)
 
 
 @dataclass(frozen=True, kw_only=True)
