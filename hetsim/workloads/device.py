@@ -63,11 +63,11 @@ class Device(ABC):
     @contextlib.contextmanager
     def in_full_precision(self) -> Iterator[None]:
         """A context in which gradients are computed in the type of the weights, without autocast, and on a GPU without TF32."""
-        before, self.autocast = self.autocast, None
+        earlier, self.autocast = self.autocast, None
         try:
             yield
         finally:
-            self.autocast = before
+            self.autocast = earlier
 
     @staticmethod
     @abstractmethod
@@ -140,13 +140,13 @@ class Device(ABC):
         if torch is None:  # a phantom never imports it, and draws nothing
             yield
             return
-        before, pythons, numpys = torch.get_num_threads(), random.getstate(), np.random.get_state()
+        earlier_threads, pythons, numpys = torch.get_num_threads(), random.getstate(), np.random.get_state()
         with torch.random.fork_rng(devices=self._generators):
             torch.set_num_threads(threads)
             try:
                 yield
             finally:
-                torch.set_num_threads(before)
+                torch.set_num_threads(earlier_threads)
                 random.setstate(pythons)
                 np.random.set_state(numpys)
 
@@ -221,14 +221,14 @@ class CUDA(Device):
     @contextlib.contextmanager
     def in_full_precision(self) -> Iterator[None]:
         kinds: Any = (self._torch.backends.cudnn, self._torch.backends.cuda.matmul)
-        before = [kind.allow_tf32 for kind in kinds]
+        earlier = [kind.allow_tf32 for kind in kinds]
         try:
             for kind in kinds:
                 kind.allow_tf32 = False
             with super().in_full_precision():
                 yield
         finally:
-            for kind, allowed in zip(kinds, before, strict=True):
+            for kind, allowed in zip(kinds, earlier, strict=True):
                 kind.allow_tf32 = allowed
 
     def synchronise(self) -> None:
@@ -252,18 +252,18 @@ class CUDA(Device):
         if not (isinstance(value, torch.Tensor) and value.is_cuda):
             return lambda: value
         copy = torch.empty(value.shape, dtype=value.dtype, pin_memory=True)
-        done = torch.cuda.Event(blocking=True)  # the thread that waits sleeps: a mailbox's has real-time priority
+        copied = torch.cuda.Event(blocking=True)  # the thread that waits sleeps: a mailbox's has real-time priority
         self._copies.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._copies):
             copy.copy_(value, non_blocking=True)
-            done.record(self._copies)
+            copied.record(self._copies)
         value.record_stream(self._copies)
 
-        def fetched() -> Any:
-            done.synchronize()
+        def wait() -> Any:
+            copied.synchronize()
             return copy
 
-        return fetched
+        return wait
 
     def empty(self, size: int, *, dtype: Any) -> Any:
         return self._torch.empty(size, dtype=dtype, pin_memory=True)
@@ -304,9 +304,9 @@ def device(name: str, autocast: str | None = None, *, num_sharing: int = 1) -> D
         name = usual_kind()
     check_present("device", name)
     kind, index = split_name(name)
-    made = KINDS[kind](index or 0, autocast)
-    made.num_sharing = num_sharing
-    return made
+    new_device = KINDS[kind](index or 0, autocast)
+    new_device.num_sharing = num_sharing
+    return new_device
 
 
 def split_name(name: str) -> tuple[str, int | None]:

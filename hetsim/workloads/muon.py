@@ -36,12 +36,12 @@ class Muon(torch.optim.Optimizer):
         eps: float = 1e-8,
     ) -> None:
         super().__init__(params, {})
-        hidden, others = ([group for group in self.param_groups if group.get("hidden", False) is its] for its in (True, False))
-        both = {"weight_decay": weight_decay}
-        muon = {"lr": lr, "momentum": momentum, "nesterov": nesterov, "ns_steps": ns_steps, "adjust_lr_fn": adjust_lr_fn, **both}
-        adamw = {"lr": lr if adamw_lr is None else adamw_lr, "betas": tuple(betas), "eps": eps, **both}
-        parts = ((torch.optim.Muon, hidden, muon), (torch.optim.AdamW, others, adamw))
-        self._parts: list[torch.optim.Optimizer] = [kind(groups, **options) for kind, groups, options in parts if groups]
+        hidden, others = ([group for group in self.param_groups if group.get("hidden", False) is is_hidden] for is_hidden in (True, False))
+        shared = {"weight_decay": weight_decay}
+        muon = {"lr": lr, "momentum": momentum, "nesterov": nesterov, "ns_steps": ns_steps, "adjust_lr_fn": adjust_lr_fn, **shared}
+        adamw = {"lr": lr if adamw_lr is None else adamw_lr, "betas": tuple(betas), "eps": eps, **shared}
+        optimizers = ((torch.optim.Muon, hidden, muon), (torch.optim.AdamW, others, adamw))
+        self._parts: list[torch.optim.Optimizer] = [kind(groups, **options) for kind, groups, options in optimizers if groups]
         for part in self._parts:
             part.state = self.state
 

@@ -46,8 +46,8 @@ class FlatOptimizer(Optimizer):
         self.num_parameters = num_parameters
         cls = self._class()
         self.by_parameter = getattr(cls, "by_parameter", cls is torch.optim.Adafactor)
-        whole = ParameterSpec("weights", 0, (num_parameters,))
-        self._specs = tuple(parameters or [whole]) if self.by_parameter else ()
+        all_weights = ParameterSpec("weights", 0, (num_parameters,))
+        self._specs = tuple(parameters or [all_weights]) if self.by_parameter else ()
         self._prefixes = [spec.name for spec in self._specs] or [""]
         self._parameters, self._optimizer, self._scheduler = self._build(cls)
         # without the hooks of torch's profiler, which take longer than a step of a small model
@@ -79,12 +79,12 @@ class FlatOptimizer(Optimizer):
             options["lr"] = 1.0
         moved = []
         for scale in (1.0, 2.0):
-            other = FlatOptimizer(OptimizerRecipe(Recipe(target, options), None, self.recipe.trust), 1)
-            memory, before, at = other.initial(), torch.zeros(1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
+            trial = FlatOptimizer(OptimizerRecipe(Recipe(target, options), None, self.recipe.trust), 1)
+            memory, earlier, at = trial.initial(), torch.zeros(1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
             for _ in range(20):
-                before = at
-                memory, at = other.step(memory, at, torch.full_like(at, scale), 0)
-            moved.append((at - before).item())
+                earlier = at
+                memory, at = trial.step(memory, at, torch.full_like(at, scale), 0)
+            moved.append((at - earlier).item())
         return abs(moved[1] - moved[0]) > 1e-2 * abs(moved[0])
 
     def foresee(self, num_epochs: int) -> None:

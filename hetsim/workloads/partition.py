@@ -97,16 +97,16 @@ class Dirichlet(Partition):
     def divided(self, data: Divisible, num_workers: int, *, seed: int) -> Sequence[Indices]:
         classes, labels = data.classes("dirichlet")
         chance = _chance(seed, num_workers)
-        of_class = [chance.permutation(np.flatnonzero(labels == each)) for each in range(len(classes))]
-        left = np.array([len(samples) for samples in of_class])
+        by_class = [chance.permutation(np.flatnonzero(labels == index)) for index in range(len(classes))]
+        remaining = np.array([len(samples) for samples in by_class])
         pools = []
         for size in _sizes(data.num_samples, num_workers):
-            taken = np.minimum(_whole(chance.dirichlet(np.full(len(classes), float(self.alpha))) * size, size), left)
-            while short := size - int(taken.sum()):
-                fullest = int(np.argmax(left - taken))
-                taken[fullest] += min(short, int((left - taken)[fullest]))
-            pools.append(np.concatenate([samples[n - t : n] for samples, n, t in zip(of_class, left, taken, strict=True)]))
-            left = left - taken
+            counts = np.minimum(_round_to_sum(chance.dirichlet(np.full(len(classes), float(self.alpha))) * size, size), remaining)
+            while short := size - int(counts.sum()):
+                fullest = int(np.argmax(remaining - counts))
+                counts[fullest] += min(short, int((remaining - counts)[fullest]))
+            pools.append(np.concatenate([samples[n - t : n] for samples, n, t in zip(by_class, remaining, counts, strict=True)]))
+            remaining = remaining - counts
         return pools
 
 
@@ -138,10 +138,10 @@ class ByClass(Partition):
         owners: list[list[int]] = [[] for _ in range(count)]
         for place in range(num_workers * self.classes):
             owners[place % count].append(place // self.classes)
-        for each, its in enumerate(owners):
-            for rank, part in zip(its, _cut(chance.permutation(np.flatnonzero(labels == each)), len(its)), strict=True):
-                pools[rank].append(part)
-        return [np.concatenate(parts) for parts in pools]
+        for index, ranks in enumerate(owners):
+            for rank, piece in zip(ranks, _cut(chance.permutation(np.flatnonzero(labels == index)), len(ranks)), strict=True):
+                pools[rank].append(piece)
+        return [np.concatenate(pieces) for pieces in pools]
 
 
 @dataclass(frozen=True)
@@ -177,8 +177,8 @@ def _cut(order: Indices, num_parts: int) -> list[Indices]:
     return np.split(order, np.cumsum(_sizes(len(order), num_parts))[:-1])
 
 
-def _whole(quotas: NDArray[np.float64], total: int) -> Indices:
+def _round_to_sum(quotas: NDArray[np.float64], total: int) -> Indices:
     """The quotas as whole numbers with this sum, by largest remainder."""
-    whole = np.floor(quotas).astype(np.int64)
-    whole[np.argsort(whole - quotas, kind="stable")[: total - int(whole.sum())]] += 1
-    return whole
+    rounded = np.floor(quotas).astype(np.int64)
+    rounded[np.argsort(rounded - quotas, kind="stable")[: total - int(rounded.sum())]] += 1
+    return rounded

@@ -151,7 +151,7 @@ class Task(ABC):
 
     def gradients(self, at: Sequence[Vector], batches: Sequence[Batch]) -> list[tuple[Vector, float]]:
         """The mean gradients and mean losses of equally large batches, each at weights of its own, equal to `gradient`'s up to rounding."""
-        return [self.gradient(each, batch) for each, batch in zip(at, batches, strict=True)]
+        return [self.gradient(weights, batch) for weights, batch in zip(at, batches, strict=True)]
 
     def loss_at(self, at: Vector, batch: Batch) -> float:
         """The mean loss of these samples without random draws such as dropout's. On all devices it is equal up to rounding."""
@@ -241,7 +241,7 @@ def in_passes(task: Task, at: Vector, batch: Batch, most: int | None) -> tuple[V
     """Return the mean gradient and mean loss from passes over at most `most` samples: gradient accumulation. None: a single pass."""
     if most is None or batch.samples <= most:
         return task.gradient(at, batch)
-    return _accumulated(task, at, divided(batch, most), batch.samples)
+    return _accumulate(task, at, divide_batch(batch, most), batch.samples)
 
 
 def terms_in_passes(
@@ -256,34 +256,34 @@ def terms_in_passes(
     """`Task.terms` in passes over at most `most` samples. The last pass completes the buckets, as with DDP's `no_sync`."""
     if most is None or batch.samples <= most:
         return task.terms(at, batch, factor, buckets, complete)
-    *before, last = divided(batch, most)
-    total, mean_loss = _accumulated(task, at, before, batch.samples)
+    *earlier, last = divide_batch(batch, most)
+    total, mean_loss = _accumulate(task, at, earlier, batch.samples)
     share = last.samples / batch.samples
 
-    def completed(k: int, numbers: Vector) -> None:
+    def complete_sum(k: int, numbers: Vector) -> None:
         if not isinstance(numbers, Phantom):
             numbers += piece(total, buckets[k].start, buckets[k].stop)
             numbers *= factor
         complete(k, numbers)
 
-    term, loss = task.terms(at, last, share, buckets, completed)
+    term, loss = task.terms(at, last, share, buckets, complete_sum)
     return term, mean_loss + loss * share
 
 
-def _accumulated(task: Task, at: Vector, parts: Iterable[Batch], samples: int) -> tuple[Vector, float]:
+def _accumulate(task: Task, at: Vector, batches: Iterable[Batch], samples: int) -> tuple[Vector, float]:
     """Return the sums of the gradients and losses of these parts, each weighted by its share of `samples`."""
     total: Vector = None
     mean_loss = 0.0
-    for part in parts:
-        share = part.samples / samples
-        gradient, loss = task.gradient(at, part)
+    for batch in batches:
+        share = batch.samples / samples
+        gradient, loss = task.gradient(at, batch)
         term = gradient * share
         total = term if total is None else total + term
         mean_loss += loss * share
     return total, mean_loss
 
 
-def divided(batch: Batch, most: int | None) -> Iterator[Batch]:
+def divide_batch(batch: Batch, most: int | None) -> Iterator[Batch]:
     """Yield a range in pieces of at most `most` samples; None: the whole range."""
     if most is None or batch.samples <= most:
         yield batch

@@ -16,7 +16,7 @@ from hetsim.cluster.compute_times import share_ready
 from hetsim.effects import Batch
 from hetsim.sim.lockstep.world import LockstepWorld
 from hetsim.sim.world import EventWorld
-from hetsim.workloads.task import divided, in_passes
+from hetsim.workloads.task import divide_batch, in_passes
 
 AT_A_TIME = {"micro_batch": 4}
 
@@ -47,7 +47,7 @@ def test_the_gradient_is_that_of_all_samples() -> None:
     whole, loss = task.gradient(task.initial(), batch)
     summed, mean_loss = in_passes(task, task.initial(), batch, 4)
 
-    assert [(part.start, part.samples) for part in divided(batch, 4)] == [(3, 4), (7, 4), (11, 2)]
+    assert [(part.start, part.samples) for part in divide_batch(batch, 4)] == [(3, 4), (7, 4), (11, 2)]
     assert (whole - summed).abs().max() < 1e-12
     assert mean_loss == pytest.approx(loss, rel=1e-12)
 

@@ -16,7 +16,7 @@ from hetsim.distributed.communication.mailbox import Mailbox
 from hetsim.distributed.pacing.padding import LateResults, Pace
 from hetsim.effects import Attempt, Batch
 from hetsim.vector import Phantom
-from hetsim.workloads.task import divided
+from hetsim.workloads.task import divide_batch
 
 __all__ = ["clock"]
 
@@ -120,7 +120,7 @@ def test_micro_batches_are_what_it_is_given_up_between(clock: Clock, within: flo
 
 def test_a_range_is_divided_into_micro_batches() -> None:
     """The last one is the rest; the pool stays."""
-    assert list(divided(Batch(5, 7, 2), 3)) == [Batch(5, 3, 2), Batch(8, 3, 2), Batch(11, 1, 2)]
+    assert list(divide_batch(Batch(5, 7, 2), 3)) == [Batch(5, 3, 2), Batch(8, 3, 2), Batch(11, 1, 2)]
 
 
 @pytest.mark.realtime

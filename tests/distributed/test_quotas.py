@@ -22,7 +22,7 @@ from worlds import cluster, experiment, node
 from hetsim.distributed import Processes
 from hetsim.distributed.environment import WATCH, Settings
 from hetsim.distributed.launch.call import Call
-from hetsim.distributed.launch.host import started as started_by_launcher
+from hetsim.distributed.launch.host import host_processes
 from hetsim.distributed.pacing.cpu_quota import (
     PREFIX,
     CgroupCap,
@@ -316,7 +316,7 @@ def test_hetsim_launch_removes_the_groups_of_its_killed_processes(tmp_path: Path
     here = own_cgroup().path
     call = Call(nodes=1, node=0, processes=1, address="127.0.0.1", port=0, words=(), version="1.0")
 
-    with started_by_launcher(call, 0, 1, 29500, tmp_path) as ((only,), _):
+    with host_processes(call, 0, 1, 29500, tmp_path) as ((only,), _):
         killed = here / f"{PREFIX}{only.process.pid}"
         killed.mkdir()
 

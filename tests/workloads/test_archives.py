@@ -169,7 +169,7 @@ def test_an_xz_of_nothing_but_zeros_is_given_up(tmp_path: Path) -> None:
     with path.open("wb") as file:
         file.truncate(10**12)
 
-    with pytest.raises(ValueError, match=r"\(it holds nothing but zeros for long\)"), archive.opened(str(path), "zeros", ["x"]):
+    with pytest.raises(ValueError, match=r"\(it holds nothing but zeros for long\)"), archive.open_archive(str(path), "zeros", ["x"]):
         pass
 
 

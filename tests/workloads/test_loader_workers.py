@@ -27,7 +27,7 @@ from hetsim.cli.main import main
 from hetsim.effects import Batch
 from hetsim.sim.backend import Simulator
 from hetsim.workloads.own.loader_workers import LoaderWorkers
-from hetsim.workloads.own.packing import packed
+from hetsim.workloads.own.packing import pack
 from hetsim.workloads.own.task import OwnTask
 
 DRAWING = """
@@ -349,7 +349,7 @@ TENSORS = {
 def test_a_tensor_is_handed_on_as_it_is(kind: str) -> None:
     """Its numbers, its type, and the order of its axes in memory, by which convolutions choose how they add up."""
     tensor = TENSORS[kind]
-    found = pickle.loads(packed([tensor]))[0]
+    found = pickle.loads(pack([tensor]))[0]
 
     assert (found.dtype, found.shape) == (tensor.dtype, tensor.shape)
     assert torch.equal(found.to_dense() if tensor.is_sparse else found, tensor.to_dense() if tensor.is_sparse else tensor)
@@ -359,7 +359,7 @@ def test_a_tensor_is_handed_on_as_it_is(kind: str) -> None:
 
 def test_a_small_part_of_a_large_tensor_is_small() -> None:
     """As samples often are."""
-    assert len(packed([*torch.zeros(100_000, 2)[:10]])) < 2000
+    assert len(pack([*torch.zeros(100_000, 2)[:10]])) < 2000
 
 
 @pytest.mark.slow

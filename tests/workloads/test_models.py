@@ -21,9 +21,9 @@ from hetsim.workloads.device import CPU
 from hetsim.workloads.models.registry import OWN
 from hetsim.workloads.task import Task
 from hetsim.workloads.tasks.flat_model import FlatModel
-from hetsim.workloads.tasks.images import augmented as augmented_on
+from hetsim.workloads.tasks.images import augment_images
 
-augmented = partial(augmented_on, device=CPU())
+augmented = partial(augment_images, device=CPU())
 
 
 def images(folder: Path, *shape: int, samples: int = 24, value: float | None = None, classes: int = 3) -> str:

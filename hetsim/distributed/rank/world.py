@@ -28,7 +28,7 @@ from hetsim.runtime.recording.run_record import RunRecord
 from hetsim.runtime.world import as_program_error, handlers, unsupported
 from hetsim.vector import Phantom, Vector, nbytes, piece, scaled, zeros_like
 from hetsim.workloads.device import Device
-from hetsim.workloads.task import Bucket, divided, in_passes, terms_in_passes
+from hetsim.workloads.task import Bucket, divide_batch, in_passes, terms_in_passes
 
 MAIN, SECOND = 0, 1
 """The thread that runs the program, and the thread that runs the effects that the program starts."""
@@ -229,7 +229,7 @@ class ProcessWorld:
         samples = effect.batch.samples
         total: Vector = None
         mean_loss = 0.0
-        for batch in divided(effect.batch, self._micro_batch):
+        for batch in divide_batch(effect.batch, self._micro_batch):
             gradient, loss = self.task.gradient(effect.at, batch)
             self.task.device.synchronise()
             share = batch.samples / samples

@@ -65,9 +65,9 @@ class Claim:
 
 @dataclass(frozen=True)
 class Archive:
-    """An open archive with one array for each name. `what` is its name in errors."""
+    """An open archive with one array for each name. `source` is its name in errors."""
 
-    what: str
+    source: str
     names: Collection[str]
     packed_bytes: int
     memory_bytes: int
@@ -77,56 +77,56 @@ class Archive:
     def claims(self) -> dict[str, Claim]:
         """The claims by name. Raises ValueError if they contradict each other or are implausible."""
         entries = {name: self._entry(name) for name in self.names}
-        check_ratio(self.what, self.packed_bytes, sum(entry.file_size for entry in entries.values()))
+        check_ratio(self.source, self.packed_bytes, sum(entry.file_size for entry in entries.values()))
         return {name: self._claim(name, entry) for name, entry in entries.items()}
 
     def read(self, claim: Claim) -> NDArray[Any]:
         """The array, as stored."""
-        with _readable(self.what, self.names), self.zip.open(claim.entry) as file:
+        with _refuse_unreadable(self.source, self.names), self.zip.open(claim.entry) as file:
             array: NDArray[Any] = npy.read_array(file, allow_pickle=False)
             return array
 
     def _entry(self, name: str) -> zipfile.ZipInfo:
-        found = [entry for entry in self.zip.infolist() if entry.filename in (name, f"{name}.npy")]
-        if len(found) != 1:
-            problem = f"holds {name} {len(found)} times" if found else f"has no {name}"
-            raise ValueError(f"{self.what} {problem}: save {', '.join(self.names)} in it, once each, with numpy.savez")
-        return found[0]
+        entries = [entry for entry in self.zip.infolist() if entry.filename in (name, f"{name}.npy")]
+        if len(entries) != 1:
+            problem = f"holds {name} {len(entries)} times" if entries else f"has no {name}"
+            raise ValueError(f"{self.source} {problem}: save {', '.join(self.names)} in it, once each, with numpy.savez")
+        return entries[0]
 
     def _claim(self, name: str, entry: zipfile.ZipInfo) -> Claim:
-        with _readable(self.what, self.names), self.zip.open(entry) as file:
+        with _refuse_unreadable(self.source, self.names), self.zip.open(entry) as file:
             shape, dtype, start = _header(file.read(HEADER_BYTES))
         claim = Claim(shape, dtype, entry)
         if dtype.hasobject:
-            raise ValueError(f"{self.what}: {name} holds Python objects, which are not read: save numbers")
+            raise ValueError(f"{self.source}: {name} holds Python objects, which are not read: save numbers")
         if min(shape, default=0) < 0 or start + claim.nbytes != entry.file_size:
             raise ValueError(
-                f"{self.what}: {name} is said to be {dtype} of shape {reprlib.repr(shape)} in {entry.file_size - start} bytes, "
+                f"{self.source}: {name} is said to be {dtype} of shape {reprlib.repr(shape)} in {entry.file_size - start} bytes, "
                 "which contradict each other: save it again with numpy.savez"
             )
         return claim
 
 
 @contextlib.contextmanager
-def opened(path: str, what: str, names: Collection[str]) -> Iterator[Archive]:
+def open_archive(path: str, source: str, names: Collection[str]) -> Iterator[Archive]:
     """The archive at this path. Raises ValueError if the file is no archive."""
     with contextlib.ExitStack() as stack:
-        with _readable(what, names):
+        with _refuse_unreadable(source, names):
             file: IO[bytes] = stack.enter_context(open(path, "rb"))
             packed_bytes = os.fstat(file.fileno()).st_size
-        unpacked = _unpacked(file, what, names, packed_bytes) if path.endswith(".xz") else None
-        with _readable(what, names):
-            archive = stack.enter_context(zipfile.ZipFile(file if unpacked is None else unpacked))
-        yield Archive(what, names, packed_bytes, 0 if unpacked is None else unpacked.getbuffer().nbytes, archive)
+        contents = _unpack(file, source, names, packed_bytes) if path.endswith(".xz") else None
+        with _refuse_unreadable(source, names):
+            archive = stack.enter_context(zipfile.ZipFile(file if contents is None else contents))
+        yield Archive(source, names, packed_bytes, 0 if contents is None else contents.getbuffer().nbytes, archive)
 
 
 @contextlib.contextmanager
-def _readable(what: str, names: Collection[str]) -> Iterator[None]:
+def _refuse_unreadable(source: str, names: Collection[str]) -> Iterator[None]:
     try:
         yield
     except UNREADABLE as error:
         reason = textwrap.shorten(str(error), 120, placeholder=" …") or type(error).__name__
-        raise ValueError(f"{what} cannot be read as a NumPy archive of {', '.join(names)} ({reason}): save it with numpy.savez") from None
+        raise ValueError(f"{source} cannot be read as a NumPy archive of {', '.join(names)} ({reason}): save it with numpy.savez") from None
 
 
 def _header(beginning: bytes) -> tuple[tuple[int, ...], np.dtype[Any], int]:
@@ -139,21 +139,21 @@ def _header(beginning: bytes) -> tuple[tuple[int, ...], np.dtype[Any], int]:
     return shape, dtype, file.tell()
 
 
-def _unpacked(file: IO[bytes], what: str, names: Collection[str], packed_bytes: int) -> io.BytesIO:
+def _unpack(file: IO[bytes], source: str, names: Collection[str], packed_bytes: int) -> io.BytesIO:
     """The contents of an `.xz`. Unpacking stops as soon as the contents are too large."""
     unpacked = io.BytesIO()
-    parts = _parts(file)
+    pieces = _pieces(file)
     while True:
-        check_fits(f"{what}, unpacked in part,", unpacked.tell() + PART_BYTES, REMEDY, taken=unpacked.tell())
-        with _readable(what, names):
-            part = next(parts, None)
-        if part is None:
+        check_fits(f"{source}, unpacked in part,", unpacked.tell() + PART_BYTES, REMEDY, taken=unpacked.tell())
+        with _refuse_unreadable(source, names):
+            piece = next(pieces, None)
+        if piece is None:
             return unpacked
-        unpacked.write(part)
-        check_ratio(what, packed_bytes, unpacked.tell())
+        unpacked.write(piece)
+        check_ratio(source, packed_bytes, unpacked.tell())
 
 
-def _parts(file: IO[bytes]) -> Iterator[bytes]:
+def _pieces(file: IO[bytes]) -> Iterator[bytes]:
     """The contents of an `.xz`'s streams, one after another, at most PART_BYTES at a time."""
     stream: lzma.LZMADecompressor | None = None
     padding = 0
@@ -172,10 +172,10 @@ def _parts(file: IO[bytes]) -> Iterator[bytes]:
         raise EOFError("it is cut off")
 
 
-def check_ratio(what: str, packed_bytes: int, unpacked_bytes: int, *, remedy: str = "save them unpacked with numpy.savez") -> None:
+def check_ratio(source: str, packed_bytes: int, unpacked_bytes: int, *, remedy: str = "save them unpacked with numpy.savez") -> None:
     """Raise ValueError for a file that claims to contain far more data, unpacked, than plausible."""
     if unpacked_bytes > max(UNSUSPECTED_BYTES, MAX_RATIO * packed_bytes):
         raise ValueError(
-            f"{what}: {packed_bytes / 1e6:.3g} MB claim to hold {gigabytes(unpacked_bytes)} GB, as no real data do: "
+            f"{source}: {packed_bytes / 1e6:.3g} MB claim to hold {gigabytes(unpacked_bytes)} GB, as no real data do: "
             f"if they are real, {remedy}"
         )

@@ -20,9 +20,9 @@ BYTES = 0x08
 """The type in the magic number."""
 
 
-def found(path: Path) -> Path | None:
+def existing_file(path: Path) -> Path | None:
     """The file of this name, or the packed file next to it; None if there is neither."""
-    return next((each for each in (path, path.with_name(f"{path.name}.gz")) if each.is_file()), None)
+    return next((candidate for candidate in (path, path.with_name(f"{path.name}.gz")) if candidate.is_file()), None)
 
 
 def read_idx(path: Path, *, num_axes: int) -> NDArray[np.uint8]:
@@ -39,10 +39,10 @@ def read_idx(path: Path, *, num_axes: int) -> NDArray[np.uint8]:
             filled = 0
             while filled < size and (count := file.readinto(array.data[filled:])):
                 filled += count
-            whole = filled == size and not file.read(1)
+            complete = filled == size and not file.read(1)
     except (OSError, EOFError, zlib.error, struct.error) as error:
         raise ValueError(f"{path} is damaged ({error}): fetch it again") from None
-    if not whole:
+    if not complete:
         has = "more" if filled == size else filled
         raise ValueError(f"{path} is damaged (it has {has} of the {size} bytes that it claims to hold): fetch it again")
     return array.reshape(shape)

@@ -42,10 +42,10 @@ class Supervised(Workload):
 
     def augmented(self) -> Augmentation:
         """The augmentation that the config describes."""
-        given = checks.mapping("workload.augmentation", self.augmentation, optional=("pad", "mirror"))
+        options = checks.mapping("workload.augmentation", self.augmentation, optional=("pad", "mirror"))
         return Augmentation(
-            pad=checks.whole("workload.augmentation.pad", given.get("pad", 0), least=0),
-            mirror=checks.flag("workload.augmentation.mirror", given.get("mirror", False)),
+            pad=checks.whole("workload.augmentation.pad", options.get("pad", 0), least=0),
+            mirror=checks.flag("workload.augmentation.mirror", options.get("mirror", False)),
         )
 
     @abstractmethod

@@ -32,5 +32,5 @@ def sequences(tokens: Tokens, context_length: int) -> Tokens:
     if count < 1:
         raise ValueError(f"workload.context_length={context_length} is too long for {len(tokens)} characters: lower it")
     starts = context_length * np.arange(count)
-    found: Tokens = tokens[starts[:, None] + np.arange(context_length + 1)]
-    return found
+    windows: Tokens = tokens[starts[:, None] + np.arange(context_length + 1)]
+    return windows

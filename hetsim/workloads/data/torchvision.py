@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from hetsim import checks
 from hetsim.workloads.data.base import Arrays
-from hetsim.workloads.data.idx import found, read_idx
+from hetsim.workloads.data.idx import existing_file, read_idx
 from hetsim.workloads.data.supervised import Supervised
 
 CIFAR_FOLDER, CIFAR_ARCHIVE = "cifar-10-batches-py", "cifar-10-python.tar.gz"
@@ -89,10 +89,10 @@ class TorchvisionImages(Supervised):
         import torchvision.datasets
 
         with _only_arrays_in_pickles(torchvision.datasets.cifar):
-            made = [
+            data_sets = [
                 getattr(torchvision.datasets, self.dataset)(str(self.root), train=train, download=self.download) for train in (True, False)
             ]
-        return [np.asarray(part.data) for part in made], [np.asarray(part.targets, dtype=np.int64) for part in made]
+        return [np.asarray(part.data) for part in data_sets], [np.asarray(part.targets, dtype=np.int64) for part in data_sets]
 
 
 def _refuse_links(*folders: Path) -> None:
@@ -149,14 +149,14 @@ class MNIST(TorchvisionImages):
     files: ClassVar[tuple[str, ...]] = _idx("MNIST")
 
     def missing(self) -> list[Path]:
-        return [path for file in self.files if found(path := self.root / file) is None]
+        return [path for file in self.files if existing_file(path := self.root / file) is None]
 
     def _arrays(self) -> tuple[list[NDArray[Any]], list[NDArray[np.int64]]]:
         """The arrays from files in gzip format, or unpacked next to these."""
         if self.missing():
             super()._arrays()  # downloads them
         x_train, y_train, x_test, y_test = (
-            read_idx(found(self.root / file) or self.root / file, num_axes=axes)
+            read_idx(existing_file(self.root / file) or self.root / file, num_axes=axes)
             for file, axes in zip(self.files, (3, 1, 3, 1), strict=True)
         )
         return [x_train, x_test], [y_train.astype(np.int64), y_test.astype(np.int64)]

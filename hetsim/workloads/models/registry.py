@@ -34,7 +34,7 @@ def check_model(name: str, options: Mapping[str, Any]) -> None:
 def build_model(name: str, options: Mapping[str, Any], *, shape: Sequence[int], num_classes: int, seed: int) -> nn.Module:
     """The model with this seed's initial weights. Raises ValueError for an unknown name, or a model that cannot take these inputs."""
     check_model(name, options)
-    builder = OWN[name] if name in OWN else classifier(name, known=list(OWN))
+    builder = OWN[name] if name in OWN else classifier(name, own_models=list(OWN))
     size = " x ".join(map(str, shape))
     _check_size(name, builder, shape, num_classes, options)
     with torch.random.fork_rng(devices=[]):
@@ -46,9 +46,9 @@ def build_model(name: str, options: Mapping[str, Any], *, shape: Sequence[int], 
         try:
             answer = logits(model.eval()(torch.zeros(1, *shape)))
         except Exception as error:
-            given, correct = (f" with {dict(options)}", "correct workload.model_options, ") if options else ("", "")
+            with_options, correct = (f" with {dict(options)}", "correct workload.model_options, ") if options else ("", "")
             raise ValueError(
-                f"workload.model={name} cannot take inputs of {size}{given} ({_reason(error)}): "
+                f"workload.model={name} cannot take inputs of {size}{with_options} ({_reason(error)}): "
                 f"set workload.resize to a larger image side, {correct}or choose another model"
             ) from None
     if answer.shape != (1, num_classes):

@@ -18,8 +18,8 @@ def mlp(shape: Sequence[int], num_classes: int, *, hidden: Sequence[int] = (32,)
         raise ValueError(f"hidden must be a list of widths, such as [{hidden}]")
     widths = [math.prod(shape), *hidden]
     layers: list[nn.Module] = [nn.Flatten()]
-    for before, after in itertools.pairwise(widths):
-        layers += [nn.Linear(before, after), nn.ReLU(), *_dropout(dropout)]
+    for num_inputs, num_outputs in itertools.pairwise(widths):
+        layers += [nn.Linear(num_inputs, num_outputs), nn.ReLU(), *_dropout(dropout)]
     return nn.Sequential(*layers, nn.Linear(widths[-1], num_classes))
 
 
@@ -42,12 +42,12 @@ def lenet(shape: Sequence[int], num_classes: int, *, dropout: float = 0.0) -> nn
 class Residual(nn.Module):
     """Two 3 x 3 convolutions with batch norm, and a shortcut that skips pixels and adds zero channels where shapes differ."""
 
-    def __init__(self, before: int, after: int, stride: int) -> None:
+    def __init__(self, channels: int, channels_out: int, stride: int) -> None:
         super().__init__()
-        self.stride, self.added = stride, after - before
+        self.stride, self.added = stride, channels_out - channels
         self.straight = nn.Sequential(
-            *(nn.Conv2d(before, after, 3, stride, padding=1, bias=False), nn.BatchNorm2d(after), nn.ReLU()),
-            *(nn.Conv2d(after, after, 3, padding=1, bias=False), nn.BatchNorm2d(after)),
+            *(nn.Conv2d(channels, channels_out, 3, stride, padding=1, bias=False), nn.BatchNorm2d(channels_out), nn.ReLU()),
+            *(nn.Conv2d(channels_out, channels_out, 3, padding=1, bias=False), nn.BatchNorm2d(channels_out)),
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -60,7 +60,9 @@ def resnet20(shape: Sequence[int], num_classes: int, *, width: int = 16) -> nn.M
     if len(shape) != 3:
         raise ValueError("it takes images")
     widths = [width] * 4 + [2 * width] * 3 + [4 * width] * 3
-    blocks = [Residual(before, after, 1 if before == after else 2) for before, after in itertools.pairwise(widths)]
+    blocks = [
+        Residual(channels, channels_out, 1 if channels == channels_out else 2) for channels, channels_out in itertools.pairwise(widths)
+    ]
     return nn.Sequential(
         *(nn.Conv2d(shape[0], width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU()),
         *(*blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4 * width, num_classes)),

@@ -9,7 +9,7 @@ from typing import Any
 from hetsim import checks
 
 
-def classifier(name: str, *, known: Sequence[str]) -> Callable[..., Any]:
+def classifier(name: str, *, own_models: Sequence[str]) -> Callable[..., Any]:
     """A builder (shape, num_classes, **options) of torchvision's untrained classification model with this name."""
     import torchvision.models
     from torch import nn
@@ -17,8 +17,8 @@ def classifier(name: str, *, known: Sequence[str]) -> Callable[..., Any]:
     names = torchvision.models.list_models(module=torchvision.models)
     if name not in names:
         raise ValueError(
-            f"workload.model must be {', '.join(known)} or a classification model of torchvision, not {name!r}"
-            f"{checks.suggestion(name, [*known, *names])}"
+            f"workload.model must be {', '.join(own_models)} or a classification model of torchvision, not {name!r}"
+            f"{checks.suggestion(name, [*own_models, *names])}"
         )
 
     class ThreeChannels(nn.Module):

@@ -19,7 +19,7 @@ def seed_everything(word: int) -> None:
 
 
 @contextlib.contextmanager
-def seeded(seed: int) -> Iterator[None]:
+def fixed_seed(seed: int) -> Iterator[None]:
     """Within this context, all random numbers are a function of this seed. Then the generators continue from their earlier states."""
     numpys, pythons = np.random.get_state(), random.getstate()
     with torch.random.fork_rng(devices=[]):

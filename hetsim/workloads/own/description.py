@@ -72,21 +72,21 @@ class Own(Workload):
 
     def make(self, seed: int) -> Training:
         """The function's result, with all generators seeded, so that it is the same in each process of a run."""
-        from hetsim.workloads.own.chance import seeded
+        from hetsim.workloads.own.chance import fixed_seed
 
         function = resolve_function(self.module, key=KEY, trust=self.trust)
-        known = argument_names(function)
+        arguments = argument_names(function)
         for option in self.options:
-            if option not in known:
+            if option not in arguments:
                 raise ValueError(
-                    f"workload.options.{option} is not an argument of {self.module} ({', '.join(known) or 'it has none'})"
-                    + (checks.suggestion(option, known) or ": " + checks.without(f"workload.options.{option}"))
+                    f"workload.options.{option} is not an argument of {self.module} ({', '.join(arguments) or 'it has none'})"
+                    + (checks.suggestion(option, arguments) or ": " + checks.without(f"workload.options.{option}"))
                 )
         for option in required_arguments(function):
             if option not in self.options:
                 raise ValueError(f"workload.options.{option} is missing: give it a value, as in +workload.options.{option}=…")
-        with seeded(seed), users_code(self.module, "the function"):
-            made = function(**self.options)
-        if not isinstance(made, Training):
-            raise ValueError(f"{KEY}={self.module} returns {checks.shown(made)}: return a hetsim.Training")
-        return made
+        with fixed_seed(seed), users_code(self.module, "the function"):
+            training = function(**self.options)
+        if not isinstance(training, Training):
+            raise ValueError(f"{KEY}={self.module} returns {checks.shown(training)}: return a hetsim.Training")
+        return training

@@ -11,7 +11,7 @@ from hetsim.workloads.own.chance import seed_everything
 from hetsim.workloads.tasks.sequence import Indices, Words
 
 
-def underlying(dataset: Any) -> Any:
+def underlying_dataset(dataset: Any) -> Any:
     """The Dataset that this one is a part of, if it was made by `random_split` or as a Subset; else the Dataset itself."""
     while type(dataset) is Subset:
         dataset = dataset.dataset
@@ -19,7 +19,7 @@ def underlying(dataset: Any) -> Any:
 
 
 def indices_of(dataset: Any) -> Indices:
-    """For all samples of a Dataset, their indices in the `underlying` Dataset."""
+    """For all samples of a Dataset, their indices in the `underlying_dataset`."""
     chosen = np.arange(len(dataset), dtype=np.int64)
     while type(dataset) is Subset:
         chosen, dataset = np.asarray(dataset.indices, dtype=np.int64)[chosen], dataset.dataset
@@ -31,7 +31,7 @@ def takes_lists(dataset: Any) -> bool:
     return hasattr(dataset, "__getitems__")
 
 
-def read(dataset: Any, chosen: Indices, drawn: Words) -> list[Any]:
+def read_samples(dataset: Any, chosen: Indices, drawn: Words) -> list[Any]:
     """The samples with these indices, each seeded by its word. If the Dataset takes lists, the first word seeds all of them."""
     if takes_lists(dataset):
         seed_everything(int(drawn[0]) >> 32)

@@ -15,19 +15,19 @@ import torch
 
 from hetsim.memory import out_of_memory
 from hetsim.workloads.own.chance import states
-from hetsim.workloads.own.items import read, underlying
-from hetsim.workloads.own.packing import packed
+from hetsim.workloads.own.items import read_samples, underlying_dataset
+from hetsim.workloads.own.packing import pack
 from hetsim.workloads.own.training import Training
 from hetsim.workloads.own.users_code import UsersError, reason, users_code
 from hetsim.workloads.tasks.sequence import Indices, Words
 
 
 @dataclass(frozen=True)
-class Wanted:
+class SampleRequest:
     """Samples for a loader worker to read."""
 
-    what: str
-    """The data: train or test."""
+    data: str
+    """The samples' set: train or test."""
     chosen: Indices
     drawn: Words
     threads: int
@@ -37,7 +37,7 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Read:
+class SampleReply:
     """Samples, and after a batch's last ones the states of the generators."""
 
     samples: list[Any]
@@ -45,7 +45,7 @@ class Read:
 
 
 @dataclass(frozen=True)
-class Failed:
+class LoaderFailure:
     """An error, as a sentence."""
 
     sentence: str
@@ -54,11 +54,11 @@ class Failed:
     """Whether memory was insufficient."""
 
     @classmethod
-    def of(cls, error: Exception) -> Failed:
+    def of(cls, error: Exception) -> LoaderFailure:
         """Convert an error, to be raised again in the rank's process."""
         return cls(str(error), tuple(getattr(error, "__notes__", ())), memory=out_of_memory(error) is not None)
 
-    def again(self) -> Exception:
+    def error(self) -> Exception:
         """The error."""
         error: Exception = MemoryError(self.sentence) if self.memory else UsersError(self.sentence)
         for note in self.notes:
@@ -70,11 +70,11 @@ def main(pipe: int) -> None:
     """Answer requests from this pipe (a file descriptor) until the standard input ends. The parent process holds it open."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     Thread(target=_leave, daemon=True).start()
-    asking = Connection(pipe)
-    sys.argv, function, make = asking.recv()
-    found = _made(make)
+    parent = Connection(pipe)
+    sys.argv, function, make = parent.recv()
+    training = _training_of(make)
     while True:
-        asking.send_bytes(_answer(found, asking.recv(), function))
+        parent.send_bytes(_answer(training, parent.recv(), function))
 
 
 def _leave() -> None:
@@ -83,37 +83,37 @@ def _leave() -> None:
     os._exit(0)
 
 
-def _made(make: Callable[[], Training]) -> Training | Failed:
+def _training_of(make: Callable[[], Training]) -> Training | LoaderFailure:
     try:
         return make()
     except Exception as error:
         if isinstance(error, ValueError) or out_of_memory(error) is not None:
-            return Failed.of(error)
+            return LoaderFailure.of(error)
         raise
 
 
-def _answer(made: Training | Failed, wanted: Wanted, function: str) -> bytes:
+def _answer(training: Training | LoaderFailure, request: SampleRequest, function: str) -> bytes:
     """The requested samples, or the error, as bytes."""
-    if isinstance(made, Failed):
-        return packed(made)
-    if torch.get_num_threads() != wanted.threads:
-        torch.set_num_threads(wanted.threads)
+    if isinstance(training, LoaderFailure):
+        return pack(training)
+    if torch.get_num_threads() != request.threads:
+        torch.set_num_threads(request.threads)
     try:
-        with users_code(function, f"{wanted.what}[…]"):
-            samples = read(underlying(getattr(made, wanted.what)), wanted.chosen, wanted.drawn)
-        return _packed(Read(samples, states() if wanted.last else None), wanted.what, function)
+        with users_code(function, f"{request.data}[…]"):
+            samples = read_samples(underlying_dataset(getattr(training, request.data)), request.chosen, request.drawn)
+        return _pack_reply(SampleReply(samples, states() if request.last else None), request.data, function)
     except Exception as error:
         if isinstance(error, UsersError) or out_of_memory(error) is not None:
-            return packed(Failed.of(error))
+            return pack(LoaderFailure.of(error))
         raise
 
 
-def _packed(found: Read, what: str, function: str) -> bytes:
+def _pack_reply(reply: SampleReply, data: str, function: str) -> bytes:
     try:
-        return packed(found)
+        return pack(reply)
     except Exception as error:
         if out_of_memory(error) is not None:
             raise
         remedy = "let them be tensors, arrays, numbers, or tuples or dictionaries of these, or take workload.loader_workers=0"
-        sentence = f"the samples of {what} cannot be handed from one process to another ({reason(error)}): {remedy}"
+        sentence = f"the samples of {data} cannot be handed from one process to another ({reason(error)}): {remedy}"
         raise UsersError.of(function, sentence) from None

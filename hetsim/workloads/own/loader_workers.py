@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from hetsim.workloads.own.loader_process import Failed, Read, Wanted
+from hetsim.workloads.own.loader_process import LoaderFailure, SampleReply, SampleRequest
 from hetsim.workloads.own.training import Training
 from hetsim.workloads.own.users_code import UsersError
 from hetsim.workloads.tasks.sequence import Indices, Words
@@ -37,15 +37,15 @@ class _Worker(NamedTuple):
     pipe: Connection
 
     @classmethod
-    def started(cls, function: str, make: Callable[[], Training]) -> _Worker:
+    def start(cls, function: str, make: Callable[[], Training]) -> _Worker:
         """Start a worker, which imports only from where this process does."""
-        pipe, its = multiprocessing.Pipe()
+        pipe, workers_end = multiprocessing.Pipe()
         options = ["-P", *["-E"] * sys.flags.ignore_environment, *["-s"] * sys.flags.no_user_site]
         places = [place or ORIGINAL_DIR for place in sys.path]
-        with its:
+        with workers_end:
             process = subprocess.Popen(
-                [sys.executable, *options, "-c", CODE, str(its.fileno()), *places],
-                stdin=subprocess.PIPE, pass_fds=[its.fileno()], process_group=0,
+                [sys.executable, *options, "-c", CODE, str(workers_end.fileno()), *places],
+                stdin=subprocess.PIPE, pass_fds=[workers_end.fileno()], process_group=0,
             )  # fmt: skip
         pipe.send((sys.argv, function, make))
         return cls(process, pipe)
@@ -64,7 +64,7 @@ class LoaderWorkers:
         self.close = weakref.finalize(self, _end, workers)
         """End the workers. A thread that waits for a sample then gets an error."""
         for _ in range(count):
-            workers.append(_Worker.started(function, make))
+            workers.append(_Worker.start(function, make))
         self._workers = workers
 
     @property
@@ -72,7 +72,7 @@ class LoaderWorkers:
         """The process ids."""
         return [worker.process.pid for worker in self._workers]
 
-    def read(self, what: str, chosen: Indices, drawn: Words, *, together: bool) -> tuple[list[Any], Any]:
+    def read(self, data: str, chosen: Indices, drawn: Words, *, together: bool) -> tuple[list[Any], Any]:
         """The samples of these data ("train", "test"), and the states of the generators after the last sample.
 
         Each worker reads a part of the samples, or one worker reads all `together`. Raises the error of the first sample that fails.
@@ -80,28 +80,28 @@ class LoaderWorkers:
         count = 1 if together else min(len(self._workers), len(chosen))
         threads = torch.get_num_threads()
         with self._lock:
-            asked = self._workers[:count]
-            parts = zip(asked, np.array_split(chosen, count), np.array_split(drawn, count), strict=True)
-            for worker, indices, words in parts:
+            workers = self._workers[:count]
+            shares = zip(workers, np.array_split(chosen, count), np.array_split(drawn, count), strict=True)
+            for worker, indices, words in shares:
                 with contextlib.suppress(OSError):  # of a worker that has ended: no answer comes
-                    worker.pipe.send(Wanted(what, indices, words, threads, last=worker is asked[-1]))
-            answers = [self._answer(worker) for worker in asked]
+                    worker.pipe.send(SampleRequest(data, indices, words, threads, last=worker is workers[-1]))
+            answers = [self._answer(worker) for worker in workers]
         samples: list[Any] = []
         for answer in answers:
-            if isinstance(answer, Failed):
-                raise answer.again()
+            if isinstance(answer, LoaderFailure):
+                raise answer.error()
             samples += answer.samples
         return samples, answers[-1].generators  # type: ignore[union-attr]
 
-    def _answer(self, worker: _Worker) -> Read | Failed:
+    def _answer(self, worker: _Worker) -> SampleReply | LoaderFailure:
         try:
-            answer: Read | Failed = pickle.loads(worker.pipe.recv_bytes())
+            answer: SampleReply | LoaderFailure = pickle.loads(worker.pipe.recv_bytes())
         except (EOFError, OSError):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 worker.process.wait(GRACE_SECONDS)
-            said = f"a loader worker ended by itself (exit status {worker.process.returncode})"
+            problem = f"a loader worker ended by itself (exit status {worker.process.returncode})"
             raise UsersError.of(
-                self.function, f"{said}: lower workload.loader_workers if memory is short, or take 0 to see what happens"
+                self.function, f"{problem}: lower workload.loader_workers if memory is short, or take 0 to see what happens"
             ) from None
         return answer
 

@@ -34,7 +34,7 @@ def _tensor(numbers: NDArray[Any], dtype: torch.dtype, shape: tuple[int, ...], s
     return torch.from_numpy(numbers).view(dtype).as_strided(shape, strides)
 
 
-def packed(value: Any) -> bytes:
+def pack(value: Any) -> bytes:
     """The bytes of a value, for `pickle.loads`."""
     file = io.BytesIO()
     _Packer(file, protocol=5).dump(value)

@@ -14,7 +14,7 @@ from hetsim import checks
 from hetsim.effects import Batch
 from hetsim.workloads.data.part import part_of
 from hetsim.workloads.device import Device
-from hetsim.workloads.own.chance import seeded
+from hetsim.workloads.own.chance import fixed_seed
 from hetsim.workloads.own.loader_workers import LoaderWorkers
 from hetsim.workloads.own.samples import Samples, arguments_and_target
 from hetsim.workloads.own.training import Training
@@ -23,7 +23,7 @@ from hetsim.workloads.partition import Divisible
 from hetsim.workloads.task import Evaluation
 from hetsim.workloads.tasks.flat_model import FlatModel, FlatTask
 from hetsim.workloads.tasks.prefetch import Prefetch
-from hetsim.workloads.tasks.sequence import Indices, Sequence, evaluated
+from hetsim.workloads.tasks.sequence import Indices, Sequence, evaluated_samples
 
 EVALUATED_TOGETHER = 256
 """The number of samples in a batch of an evaluation."""
@@ -42,18 +42,18 @@ class OwnTask(FlatTask):
     """The mean loss of the user's model on the user's data."""
 
     def __init__(
-        self, made: Training, *, function: str, num_samples: int | None, seed: int, dtype: str, device: Device,
+        self, training: Training, *, function: str, num_samples: int | None, seed: int, dtype: str, device: Device,
         workers: LoaderWorkers | None = None,
     ) -> None:  # fmt: skip
         self.device = device
         self.function = function
         self.seed = seed
-        self.loss = made.loss
+        self.loss = training.loss
         kind: torch.dtype = getattr(torch, dtype)
-        _check(made, function)
-        usual: dict[str, Any] = {"function": function, "seed": seed, "dtype": kind, "device": device, "workers": workers}
-        self._train = Samples(made.train, "train", made, stream=3, **usual)
-        self._test = None if made.test is None else Samples(made.test, "test", made, stream=4, **usual)
+        _check(training, function)
+        options: dict[str, Any] = {"function": function, "seed": seed, "dtype": kind, "device": device, "workers": workers}
+        self._train = Samples(training.train, "train", training, stream=3, **options)
+        self._test = None if training.test is None else Samples(training.test, "test", training, stream=4, **options)
         self._workers = workers
         # own code may read a file, whose position forked processes would share, or change with its calls: a number must be typed
         self.forkable = False if self._train.in_processes else None
@@ -66,14 +66,14 @@ class OwnTask(FlatTask):
         self.num_samples = len(self._train)
         self.sequence = Sequence(self.num_samples, seed=seed)
         self._prefetch = Prefetch(self._begin, device)
-        self._begun = self._prefetch.take if self._train.may_be_read_ahead else self._begin
-        self.metrics = {"test_loss": made.loss, **made.metrics}
-        self.model: nn.Module = device.place(made.model.to(kind))
+        self._load_batch = self._prefetch.take if self._train.may_be_read_ahead else self._begin
+        self.metrics = {"test_loss": training.loss, **training.metrics}
+        self.model: nn.Module = device.place(training.model.to(kind))
         self.flat = FlatModel(self.model, self._try(), seed=seed, device=device)
         self.num_parameters: int = self.flat.num_parameters
 
     def gradient(self, at: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, float]:
-        data = self._begun(batch)()
+        data = self._load_batch(batch)()
         with users_code(self.function, f"the gradient of {batch.samples} samples"):
             return self.flat.gradient(at, batch, lambda: self._mean_loss(data))
 
@@ -94,7 +94,7 @@ class OwnTask(FlatTask):
 
     def evaluate(self, at: torch.Tensor) -> Evaluation:
         self.flat.place(at, training=False)
-        train = self._means(self._train, evaluated(self.num_samples), {"train_loss": self.loss})
+        train = self._means(self._train, evaluated_samples(self.num_samples), {"train_loss": self.loss})
         test = {} if self._test is None else self._means(self._test, np.arange(len(self._test)), self.metrics)
         return Evaluation(train_loss=train["train_loss"], test_accuracy=test.pop(ACCURACY, None), metrics=test)
 
@@ -127,8 +127,8 @@ class OwnTask(FlatTask):
         with users_code(self.function, "the loss"):
             loss = self.loss(outputs, target)
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-            found = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else checks.shown(loss)
-            raise self._error(f"the loss is {found}: let it return a tensor of one number, the mean over the batch")
+            result = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else checks.shown(loss)
+            raise self._error(f"the loss is {result}: let it return a tensor of one number, the mean over the batch")
         return loss.reshape(()) if loss.ndim else loss
 
     def _try(self) -> list[torch.Tensor]:
@@ -137,7 +137,7 @@ class OwnTask(FlatTask):
         Returns the running statistics: the buffers of modules that change one of their buffers in training.
         """
         count = min(TRIED_SAMPLES, self.num_samples)
-        with seeded(self.seed):
+        with fixed_seed(self.seed):
             data = self._train.batch(self.sequence.indices(Batch(0, count)), np.arange(count))
             self.model.eval()
             with self.device.forward():
@@ -145,7 +145,7 @@ class OwnTask(FlatTask):
             if self._test is not None:
                 self._means(self._test, np.arange(min(TRIED_SAMPLES, len(self._test))), self.metrics)
             buffers = dict(self.model.named_buffers())
-            before = {name: buffer.clone() for name, buffer in buffers.items()}
+            initial_buffers = {name: buffer.clone() for name, buffer in buffers.items()}
             self.model.train()
             with self.device.forward():
                 loss = self._mean_loss(data)
@@ -157,14 +157,14 @@ class OwnTask(FlatTask):
             )
         if replaced := [name for name, buffer in self.model.named_buffers() if buffer is not buffers.get(name)]:
             raise self._error(f"the model replaces its buffer {replaced[0]} by another tensor: change the buffer in place, as with copy_")
-        changing = {_owner(name) for name, buffer in buffers.items() if not torch.equal(buffer, before[name])}
+        changing = {_owner(name) for name, buffer in buffers.items() if not torch.equal(buffer, initial_buffers[name])}
         with torch.no_grad():
             for name, buffer in buffers.items():
-                buffer.copy_(before[name])
+                buffer.copy_(initial_buffers[name])
         return [buffer for name, buffer in buffers.items() if _owner(name) in changing and buffer.is_floating_point()]
 
-    def _error(self, said: str) -> UsersError:
-        return UsersError.of(self.function, said)
+    def _error(self, problem: str) -> UsersError:
+        return UsersError.of(self.function, problem)
 
 
 def _owner(buffer: str) -> str:
@@ -172,22 +172,26 @@ def _owner(buffer: str) -> str:
     return buffer.rpartition(".")[0]
 
 
-def _check(made: Training, function: str) -> None:
+def _check(training: Training, function: str) -> None:
     """Raise UsersError if the function did not return a valid Training."""
-    if not isinstance(made.model, nn.Module):
-        raise UsersError.of(function, f"model must be a torch.nn.Module, not {checks.shown(made.model)}")
-    if not any(parameter.requires_grad for parameter in made.model.parameters()):
+    if not isinstance(training.model, nn.Module):
+        raise UsersError.of(function, f"model must be a torch.nn.Module, not {checks.shown(training.model)}")
+    if not any(parameter.requires_grad for parameter in training.model.parameters()):
         raise UsersError.of(function, "model has no parameters that are trained: give it some")
-    if not isinstance(made.metrics, Mapping):
+    if not isinstance(training.metrics, Mapping):
         raise UsersError.of(function, "metrics must map names to functions, as in {'test_error': error}")
-    functions = {"loss": made.loss, "collate": made.collate or list, **{f"metrics[{name!r}]": its for name, its in made.metrics.items()}}
-    for name, its in functions.items():
-        if not callable(its):
-            raise UsersError.of(function, f"{name} must be a function, not {checks.shown(its)}")
-    for name in made.metrics:
+    functions = {
+        "loss": training.loss,
+        "collate": training.collate or list,
+        **{f"metrics[{name!r}]": value for name, value in training.metrics.items()},
+    }
+    for name, value in functions.items():
+        if not callable(value):
+            raise UsersError.of(function, f"{name} must be a function, not {checks.shown(value)}")
+    for name in training.metrics:
         if not (isinstance(name, str) and name.isidentifier()):
             raise UsersError.of(function, f"metrics[{name!r}] has no name for a column: take letters, digits and _, as in test_error")
         if name in TAKEN:
             raise UsersError.of(function, f"metrics[{name!r}] has the name of a column that is there already: rename it")
-    if made.metrics and made.test is None:
+    if training.metrics and training.test is None:
         raise UsersError.of(function, "metrics are of the test set, which is missing: give test=")

@@ -15,13 +15,13 @@ class UsersError(ValueError):
     """A sentence about an error in a user's own code."""
 
     @classmethod
-    def of(cls, function: str, said: str) -> UsersError:
+    def of(cls, function: str, problem: str) -> UsersError:
         """The sentence for this workload, such as mymodel:build."""
-        return cls(f"workload.module={function}: {said}")
+        return cls(f"workload.module={function}: {problem}")
 
 
 @contextlib.contextmanager
-def users_code(function: str, what: str) -> Iterator[None]:
+def users_code(function: str, part: str) -> Iterator[None]:
     """Within this context, an error becomes a UsersError that contains the failed part and the place. The traceback is its note.
 
     `function` names the workload, as mymodel:build. Lack of memory is reported elsewhere.
@@ -33,15 +33,15 @@ def users_code(function: str, what: str) -> Iterator[None]:
     except (Exception, SystemExit) as error:
         if out_of_memory(error) is not None:
             raise
-        refused = UsersError.of(function, f"{what} failed with {reason(error)}{_place(error.__traceback__, function)}: correct it")
+        refused = UsersError.of(function, f"{part} failed with {reason(error)}{_place(error.__traceback__, function)}: correct it")
         refused.add_note("".join(traceback.format_exception(error)))  # it survives the way between processes
         raise refused from None
 
 
 def reason(error: BaseException) -> str:
     """An error's class, and the first line of its message."""
-    said = (str(error).splitlines() or [""])[0]
-    return type(error).__name__ + (f": {said[:MAX_SHOWN]}" if said else "")
+    message = (str(error).splitlines() or [""])[0]
+    return type(error).__name__ + (f": {message[:MAX_SHOWN]}" if message else "")
 
 
 def _place(trace: TracebackType | None, function: str) -> str:

@@ -54,16 +54,16 @@ class Terms:
 
     def arrived(self, parameter: int, gradient: torch.Tensor) -> None:
         torch.mul(gradient.detach().reshape(-1), self._factor, out=self._parts[parameter])
-        self._there(parameter)
+        self._count_arrival(parameter)
 
     def backward_done(self) -> torch.Tensor:
         for parameter, has_arrived in enumerate(self._has_arrived):
             if not has_arrived:
                 self._parts[parameter].zero_()
-                self._there(parameter)
+                self._count_arrival(parameter)
         return self._vector
 
-    def _there(self, parameter: int) -> None:
+    def _count_arrival(self, parameter: int) -> None:
         self._has_arrived[parameter] = True
         self._missing[self._bucket_of[parameter]] -= 1
         while self._num_complete < len(self._buckets) and not self._missing[self._num_complete]:

@@ -18,10 +18,10 @@ from hetsim.workloads.models.registry import build_model, logits
 from hetsim.workloads.partition import Divisible
 from hetsim.workloads.task import Evaluation
 from hetsim.workloads.tasks.flat_model import FlatModel, FlatTask
-from hetsim.workloads.tasks.images import CHUNK_SAMPLES, augmented, check_images, resized
+from hetsim.workloads.tasks.images import CHUNK_SAMPLES, augment_images, check_images, resize_images
 from hetsim.workloads.tasks.prefetch import Prefetch
 from hetsim.workloads.tasks.rows import Rows
-from hetsim.workloads.tasks.sequence import Indices, evaluated
+from hetsim.workloads.tasks.sequence import Indices, evaluated_samples
 from hetsim.workloads.tasks.sequence import Sequence as SampleSequence
 
 SCORED_SAMPLES = 250
@@ -69,13 +69,13 @@ class Classification(FlatTask):
         indices = self.sequence.indices(batch)
         labels = self._y_train.take(indices)
         inputs = self._x_train.take(indices) if self._x_train.on_device else self.device.arrived(self._prefetch.take(batch))
-        inputs = self._prepared(inputs, batch)
+        inputs = self._prepare(inputs, batch)
         with _enough(batch.samples):
             return self.flat.gradient(at, batch, lambda: _loss(self.model, inputs, labels))
 
     def gradients(self, at: Sequence[torch.Tensor], batches: Sequence[Batch]) -> list[tuple[torch.Tensor, float]]:
         rows = [self.sequence.indices(batch) for batch in batches]
-        inputs = torch.stack([self._prepared(self._x_train.take(its), batch) for its, batch in zip(rows, batches, strict=True)])
+        inputs = torch.stack([self._prepare(self._x_train.take(indices), batch) for indices, batch in zip(rows, batches, strict=True)])
         labels = self._y_train.take(np.concatenate(rows)).view(len(rows), -1)
         with _enough(batches[0].samples):
             return self.flat.gradients(at, (inputs, labels), _loss)
@@ -92,7 +92,7 @@ class Classification(FlatTask):
 
     def evaluate(self, at: torch.Tensor) -> Evaluation:
         self.flat.place(at, training=False)
-        loss, _ = self._score(self._x_train, self._y_train, evaluated(self.num_samples))
+        loss, _ = self._score(self._x_train, self._y_train, evaluated_samples(self.num_samples))
         _, right = self._score(self._x_test, self._y_test, np.arange(len(self._y_test)))
         of_class = np.bincount(self._test_labels, minlength=self.num_classes).tolist()
         right_of_class = np.bincount(self._test_labels[right], minlength=self.num_classes).tolist()
@@ -110,7 +110,7 @@ class Classification(FlatTask):
                 some = indices[start : start + SCORED_SAMPLES]
                 labels = y.take(some)
                 with self.device.forward():
-                    outputs = logits(self.model(self._standardised(x.take(some))))
+                    outputs = logits(self.model(self._standardise(x.take(some))))
                     loss += functional.cross_entropy(outputs, labels, reduction="sum").item()
                 right[start : start + SCORED_SAMPLES] = (outputs.argmax(1) == labels).tolist()
         return loss / len(indices), right
@@ -119,7 +119,7 @@ class Classification(FlatTask):
         """The inputs as stored (bytes stay bytes). Sets the mean and deviation of each channel."""
         train, test = torch.from_numpy(arrays.x_train), torch.from_numpy(arrays.x_test)
         if resize is not None:
-            train, test = (resized(part, resize) for part in (train, test))
+            train, test = (resize_images(part, resize) for part in (train, test))
         axes = [axis for axis in range(train.ndim) if axis != 1]
         wide = [1, -1] + [1] * (train.ndim - 2)
         count = train.numel() // train.shape[1]
@@ -138,15 +138,15 @@ class Classification(FlatTask):
         """The inputs of a batch, as stored."""
         return self._x_train.take(self.sequence.indices(batch))
 
-    def _prepared(self, inputs: torch.Tensor, batch: Batch) -> torch.Tensor:
+    def _prepare(self, inputs: torch.Tensor, batch: Batch) -> torch.Tensor:
         """The inputs of a batch, standardised and augmented."""
-        inputs = self._standardised(inputs)
+        inputs = self._standardise(inputs)
         if not self.augmentation:
             return inputs
         positions = np.arange(batch.start, batch.stop)
-        return augmented(inputs, self.augmentation, seed=self.seed, positions=positions, device=self.device, pool=batch.pool)
+        return augment_images(inputs, self.augmentation, seed=self.seed, positions=positions, device=self.device, pool=batch.pool)
 
-    def _standardised(self, inputs: torch.Tensor) -> torch.Tensor:
+    def _standardise(self, inputs: torch.Tensor) -> torch.Tensor:
         return inputs.to(self.dtype).sub_(self._mean).mul_(self._scale)
 
 

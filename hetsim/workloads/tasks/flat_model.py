@@ -90,11 +90,11 @@ class FlatModel:
         gradients = _run_backward((mean,), (self._one,), False, False, self._parameters, True, accumulate_grad=False)
         if self._watcher is not None:
             return self._watcher.backward_done(), mean.item()
-        parts = [
+        vectors = [
             (torch.zeros_like(parameter) if gradient is None else gradient).reshape(-1)
             for gradient, parameter in zip(gradients, self._parameters, strict=True)
         ]
-        return torch.cat([*parts, *self._tail]), mean.item()
+        return torch.cat([*vectors, *self._tail]), mean.item()
 
     def gradients(
         self, at: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], loss: Callable[..., torch.Tensor]
@@ -106,9 +106,10 @@ class FlatModel:
         num = self.num_parameters
         vectors = torch.stack(list(at))
         parameters = vectors[:, :num].requires_grad_()
-        parts = torch.split(parameters, self.sizes, 1)
+        columns = torch.split(parameters, self.sizes, 1)
         by_name = {
-            name: part.view(len(part), *parameter.shape) for name, part, parameter in zip(self._names, parts, self._parameters, strict=True)
+            name: part.view(len(part), *parameter.shape)
+            for name, part, parameter in zip(self._names, columns, self._parameters, strict=True)
         }
         # contiguous, as batch norm would otherwise write into a copy
         sizes = [shape.numel() for shape in self._statistics.values()]
@@ -118,15 +119,17 @@ class FlatModel:
         }
         self.model.train()
 
-        def one(values: dict[str, torch.Tensor], *its_inputs: torch.Tensor) -> torch.Tensor:
-            return loss(partial(torch.func.functional_call, self.model, values), *its_inputs)
+        def one(values: dict[str, torch.Tensor], *example: torch.Tensor) -> torch.Tensor:
+            return loss(partial(torch.func.functional_call, self.model, values), *example)
 
         with self.device.forward():
             means = torch.func.vmap(one)(by_name | statistics, *inputs)
-        (found,) = torch.autograd.grad(means.sum(), [parameters])
+        (gradients,) = torch.autograd.grad(means.sum(), [parameters])
         if statistics:
-            found = torch.cat([found, *(tensor.flatten(1) for tensor in statistics.values()), found.new_ones(len(found), 1)], 1)
-        return list(zip(found, means.tolist(), strict=True))
+            gradients = torch.cat(
+                [gradients, *(tensor.flatten(1) for tensor in statistics.values()), gradients.new_ones(len(gradients), 1)], 1
+            )
+        return list(zip(gradients, means.tolist(), strict=True))
 
     @property
     def least_together(self) -> int | None:

@@ -39,7 +39,7 @@ def check_images(arrays: Arrays, resize: int | None, augmentation: Augmentation)
         check_fits(f"workload.resize={resize}, of {count} images,", 4 * count * numbers + nbytes, "lower it")
 
 
-def resized(images: torch.Tensor, side: int) -> torch.Tensor:
+def resize_images(images: torch.Tensor, side: int) -> torch.Tensor:
     """Images of side x side pixels, as floats."""
     result = torch.empty(*images.shape[:2], side, side)
     for part, place in zip(torch.split(images, CHUNK_SAMPLES), torch.split(result, CHUNK_SAMPLES), strict=True):
@@ -47,18 +47,20 @@ def resized(images: torch.Tensor, side: int) -> torch.Tensor:
     return result
 
 
-def augmented(images: torch.Tensor, how: Augmentation, *, seed: int, positions: Indices, device: Device, pool: int = 0) -> torch.Tensor:
+def augment_images(
+    images: torch.Tensor, augmentation: Augmentation, *, seed: int, positions: Indices, device: Device, pool: int = 0
+) -> torch.Tensor:
     """Each image, randomly shifted and mirrored by (seed, its pool, its position). Pixels shifted in are zero, the mean."""
     count, channels, height, width = images.shape
     drawn = words(seed, positions, stream=2, pool=pool)
-    steps = np.uint64(2 * how.pad + 1)
+    steps = np.uint64(2 * augmentation.pad + 1)
     down, right = (((drawn >> np.uint64(shift)) % steps).astype(np.int64) for shift in (0, 20))
     rows = device.place(torch.from_numpy(down[:, None] + np.arange(height)))
     columns_ = right[:, None] + np.arange(width)
-    if how.mirror:
+    if augmentation.mirror:
         mirrored = (drawn >> np.uint64(63)).astype(bool)
         columns_[mirrored] = columns_[mirrored, ::-1]
     columns = device.place(torch.from_numpy(columns_))
-    padded = functional.pad(images, (how.pad,) * 4)
+    padded = functional.pad(images, (augmentation.pad,) * 4)
     which, channel = (device.place(torch.arange(size)) for size in (count, channels))
     return padded[which[:, None, None, None], channel[None, :, None, None], rows[:, None, :, None], columns[:, None, None, :]]

@@ -38,10 +38,10 @@ class Prefetch(Generic[T]):
         if loading is not None and not came_true:
             loading.cancel()
         self._guess, self._last = _next(self._last, batch), batch
-        found = loading.result() if loading is not None and came_true else self._load(batch)
+        result = loading.result() if loading is not None and came_true else self._load(batch)
         if came_true and self._guess is not None:
             self._loading = self._thread.submit(self._load_ahead, self._guess)
-        return found
+        return result
 
     def close(self) -> None:
         """End the thread after its current batch. Later batches are not loaded ahead."""

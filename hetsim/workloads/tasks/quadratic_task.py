@@ -47,7 +47,7 @@ class QuadraticTask(Task):
         self.curvature = device.place(torch.tensor(np.geomspace(1.0, 1.0 / condition, num_parameters), dtype=kind))
         centre = rng.standard_normal(num_parameters)
         centres = torch.empty((num_samples, num_parameters), dtype=kind)
-        for rows in _with_progress(torch.split(centres, drawn_together)):
+        for rows in _show_progress(torch.split(centres, drawn_together)):
             rows.copy_(torch.from_numpy(centre + noise * rng.standard_normal(rows.shape)))
         self.optimum: torch.Tensor = device.place(centres.mean(0))
         self.centres = Rows(centres, device)
@@ -69,11 +69,11 @@ class QuadraticTask(Task):
         return 0.5 * (self.curvature * (at - self.optimum) ** 2).sum().item()
 
 
-def _with_progress(parts: Sequence[torch.Tensor]) -> Iterable[torch.Tensor]:
+def _show_progress(vectors: Sequence[torch.Tensor]) -> Iterable[torch.Tensor]:
     """The parts, with a progress bar on a terminal if drawing them takes seconds."""
-    if sum(part.numel() for part in parts) < SHOWN_NUMBERS or not sys.stderr.isatty():
-        return parts
+    if sum(vector.numel() for vector in vectors) < SHOWN_NUMBERS or not sys.stderr.isatty():
+        return vectors
     from tqdm import tqdm
 
-    bar: Iterable[torch.Tensor] = tqdm(parts, desc="drawing the quadratic", leave=False)
+    bar: Iterable[torch.Tensor] = tqdm(vectors, desc="drawing the quadratic", leave=False)
     return bar

@@ -35,14 +35,14 @@ class Sequence:
 
     def indices(self, batch: Batch) -> Indices:
         """The samples at these positions; a batch may cross the end of an epoch."""
-        parts = []
+        pieces = []
         position, size = batch.start, self.num_samples if self.pools is None else len(self.pools[batch.pool])
         while position < batch.stop:
             epoch, offset = divmod(position, size)
-            taken = min(batch.stop - position, size - offset)
-            parts.append(self._permutation(epoch, batch.pool)[offset : offset + taken])
-            position += taken
-        return np.concatenate(parts) if len(parts) != 1 else parts[0]
+            count = min(batch.stop - position, size - offset)
+            pieces.append(self._permutation(epoch, batch.pool)[offset : offset + count])
+            position += count
+        return np.concatenate(pieces) if len(pieces) != 1 else pieces[0]
 
     def _draw(self, epoch: int, pool: int) -> Indices:
         if self.pools is None:
@@ -50,7 +50,7 @@ class Sequence:
         return np.random.default_rng([self.seed, epoch, STREAM, pool]).permutation(self.pools[pool])
 
 
-def evaluated(num_samples: int) -> Indices:
+def evaluated_samples(num_samples: int) -> Indices:
     """The training samples over which the loss is averaged: all, or evenly spaced ones if there are too many."""
     count = min(num_samples, MAX_EVALUATED_SAMPLES)
     return np.arange(count, dtype=np.int64) * num_samples // count
