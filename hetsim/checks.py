@@ -157,10 +157,10 @@ def mapping(
         names = ", ".join(required or list(optional or ())[:4])
         such = f", such as {example}" if example else f" of keys such as {names}" if names else ""
         raise ValueError(f"{key} must be a mapping{such}, not {shown(value)}")
-    known = [*required, *(value if optional is None else optional)]
+    allowed = [*required, *(value if optional is None else optional)]
     for name in value:
-        if name not in known:
-            raise ValueError(f"{key}.{name} is unknown{suggestion(name, known) or ': known are ' + ', '.join(known)}")
+        if name not in allowed:
+            raise ValueError(f"{key}.{name} is unknown{suggestion(name, allowed) or ': known are ' + ', '.join(allowed)}")
     if missing := [f"{key}.{name}" for name in required if value.get(name) is None]:
         several = len(missing) > 1
         raise ValueError(f"{', '.join(missing)} {'are' if several else 'is'} missing: give {'each' if several else 'it'} a value")

@@ -24,19 +24,19 @@ def out_of_memory(error: BaseException) -> str | None:
     text = " ".join(str(error).split())
     if not isinstance(error, MemoryError) and not (isinstance(error, RuntimeError) and OUT_OF_MEMORY.search(text)):
         return None
-    asked = re.search(r"Unable to allocate [\d.]+ \w+|tried to allocate [\d.]+ \w+", text)
-    return f"there is not enough memory{f' ({asked[0]})' if asked else ''}: lower batch_size, or take a smaller workload or fewer nodes"
+    request = re.search(r"Unable to allocate [\d.]+ \w+|tried to allocate [\d.]+ \w+", text)
+    return f"there is not enough memory{f' ({request[0]})' if request else ''}: lower batch_size, or take a smaller workload or fewer nodes"
 
 
-def check_fits(what: str, nbytes: int, remedy: str, *, taken: int = 0) -> None:
-    """Raise ValueError if `what` needs more memory than is available, or than a process can address.
+def check_fits(subject: str, nbytes: int, remedy: str, *, used: int = 0) -> None:
+    """Raise ValueError if `subject` needs more memory than is available, or than a process can address.
 
-    `taken` of its bytes are already in use.
+    `used` of its bytes are already in use.
     """
     available = available_bytes()
-    most, there = (sys.maxsize, "can be addressed") if available is None else (available + taken, "are available")
+    most, state = (sys.maxsize, "can be addressed") if available is None else (available + used, "are available")
     if nbytes > most:
-        raise ValueError(f"{what} would take {gigabytes(nbytes)} GB of memory, and {gigabytes(most)} GB {there}: {remedy}")
+        raise ValueError(f"{subject} would take {gigabytes(nbytes)} GB of memory, and {gigabytes(most)} GB {state}: {remedy}")
 
 
 def gigabytes(nbytes: int) -> str:
@@ -50,7 +50,7 @@ def available_bytes(root: Path = Path("/")) -> int | None:
 
     `root` is the folder that contains proc and sys.
     """
-    return max(0, min(left)) if (left := [*_machine(root), *_control_groups(root), *_address_space(root)]) else None
+    return max(0, min(limits)) if (limits := [*_machine(root), *_control_groups(root), *_address_space(root)]) else None
 
 
 def _machine(root: Path) -> Iterator[int]:

@@ -28,6 +28,10 @@ class Unreadable(Exception):
     """The reason why a plain value does not stand for a value of the expected type."""
 
 
+class UnknownClass(Unreadable):
+    """The same for an object of a class that its reader does not expect."""
+
+
 class VectorType:
     """Stands for a vector in a field's type: a tensor, a phantom or None."""
 
@@ -90,8 +94,8 @@ def from_plain(
     Raises:
         Unreadable: the data is not such a value.
     """
-    known = reachable(kind) if classes is None else classes
-    value = _Reader(tensors or {}, known, check).value_of(entry)
+    allowed = reachable(kind) if classes is None else classes
+    value = _Reader(tensors or {}, allowed, check).value_of(entry)
     if not fits(value, kind):
         raise Unreadable("it is of another kind")
     return value
@@ -127,17 +131,17 @@ class _Reader:
             if content not in ("nan", "inf", "-inf"):
                 raise Unreadable("it has a number that is none")
             return float(content)
-        parts = [self.value_of(part) for part in content]
+        values = [self.value_of(part) for part in content]
         if kind == "dict":
-            return dict(parts)
+            return dict(values)
         if kind in COLLECTIONS:
-            return COLLECTIONS[kind](parts)
+            return COLLECTIONS[kind](values)
         raise Unreadable("it has a value of a kind that hetsim does not know")
 
     def _object(self, name: str, content: Mapping[str, Any]) -> Any:
         kind = self.classes.get(name)
         if kind is None:
-            raise Unreadable(f"it has an object of the class {name!r}, which is none of those that this run keeps"[:200])
+            raise UnknownClass(f"it has an object of the class {name!r}, which is none of those that this run keeps"[:200])
         if set(field_names(kind) or ()) != set(content):
             raise Unreadable(f"its {kind.__qualname__} has other fields than this version of hetsim's")
         value = kind(**{field: self.value_of(part) for field, part in content.items()})

@@ -160,8 +160,8 @@ def pack_largest(vector: Vector, keep: int, chunk: int, num_parameters: int | No
 
     chunks = torch.nn.functional.pad(vector[:size], (0, -size % chunk)).view(-1, chunk)
     places = chunks.abs().topk(keep, dim=1).indices
-    parts = (chunks.gather(1, places).view(-1), places.short().view(-1), vector[size:].clone())
-    return torch.cat([part.view(torch.uint8) for part in parts])
+    sections = (chunks.gather(1, places).view(-1), places.short().view(-1), vector[size:].clone())
+    return torch.cat([part.view(torch.uint8) for part in sections])
 
 
 def unpack_largest(packed: Vector, keep: int, chunk: int, like: Vector, num_parameters: int | None) -> Vector:

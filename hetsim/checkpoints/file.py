@@ -44,18 +44,18 @@ def classes_of(experiment: Experiment) -> dict[str, type]:
     return reachable(*kinds)
 
 
-def packed(value: Any) -> bytes:
+def pack_state(value: Any) -> bytes:
     """A value as bytes, for another process of the same run. Raises RunFailed for a class that no checkpoint may contain."""
     tensors: Tensors = {}
     try:
         text = json.dumps(to_plain(value, tensors), allow_nan=False).encode()
     except TypeError as error:
         raise RunFailed(str(error)) from None
-    return _serialised(np.frombuffer(text, np.uint8), dict(tensors.values()))
+    return _serialise(np.frombuffer(text, np.uint8), dict(tensors.values()))
 
 
-def unpacked(content: bytes, classes: Mapping[str, type]) -> Any:
-    """The inverse of `packed`. Objects have only these classes. Raises RunFailed for invalid content."""
+def unpack_state(content: bytes, classes: Mapping[str, type]) -> Any:
+    """The inverse of `pack_state`. Objects have only these classes. Raises RunFailed for invalid content."""
     from safetensors import SafetensorError, deserialize
 
     tensors: dict[str, Any] = {}
@@ -78,14 +78,14 @@ def write(path: Path, *, config: str, checkpoint: Any) -> None:
     """Write a checkpoint and its run's config atomically: the complete file gets its name, or there is no file."""
     tensors: Tensors = {}
     text = json.dumps({"config": config, "checkpoint": to_plain(checkpoint, tensors)}, allow_nan=False).encode()
-    content = _serialised(np.frombuffer(text, np.uint8), dict(tensors.values()))
+    content = _serialise(np.frombuffer(text, np.uint8), dict(tensors.values()))
     with written_whole(path) as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
 
 
-def _serialised(text: Any, tensors: Mapping[str, Any]) -> bytes:
+def _serialise(text: Any, tensors: Mapping[str, Any]) -> bytes:
     if not tensors:  # a phantom's run does not import torch
         from safetensors.numpy import save as save_arrays
 
@@ -93,8 +93,8 @@ def _serialised(text: Any, tensors: Mapping[str, Any]) -> bytes:
     import torch
     from safetensors.torch import save
 
-    whole = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}  # parts of one vector are saved apart
-    return bytes(save({JSON: torch.from_numpy(text.copy()), **whole}, metadata=_metadata(text, whole)))
+    separate = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}  # parts of one vector are saved apart
+    return bytes(save({JSON: torch.from_numpy(text.copy()), **separate}, metadata=_metadata(text, separate)))
 
 
 def _metadata(text: Any, tensors: Mapping[str, Any]) -> dict[str, str]:
@@ -103,12 +103,12 @@ def _metadata(text: Any, tensors: Mapping[str, Any]) -> dict[str, str]:
 
 def digest(text: Any, tensors: Mapping[str, Any]) -> str:
     """The digest of the JSON, and of every tensor with its name, type and shape."""
-    found = hashlib.sha256(text.data)
+    sha256 = hashlib.sha256(text.data)
     for name in sorted(tensors):
         tensor = tensors[name]
-        found.update(f"\n{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        found.update(tensor.reshape(-1).view(sys.modules["torch"].uint8).numpy().data if tensor.numel() else b"")
-    return found.hexdigest()
+        sha256.update(f"\n{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        sha256.update(tensor.reshape(-1).view(sys.modules["torch"].uint8).numpy().data if tensor.numel() else b"")
+    return sha256.hexdigest()
 
 
 def read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:

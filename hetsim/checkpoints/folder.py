@@ -34,10 +34,10 @@ def newest(run: Path) -> Path:
     folder = place(run)
     if folder.is_symlink():
         raise ValueError(f"{folder} is a link, and is not followed: put the folder itself there")
-    found = sorted(path for path in files(run) if FILE.fullmatch(path.name))
-    if not found:
+    checkpoints = sorted(path for path in files(run) if FILE.fullmatch(path.name))
+    if not checkpoints:
         raise ValueError(f"resume={run} has no checkpoint: give a run with checkpoint.every_seconds or checkpoint.every_updates")
-    return found[-1]
+    return checkpoints[-1]
 
 
 def has_checkpoints(run: Path) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import partial
@@ -15,7 +16,7 @@ from hetsim.coordination.bookkeeping.outstanding import Pushes
 from hetsim.coordination.bookkeeping.pools import Cursors
 from hetsim.coordination.bookkeeping.timings import UnreportedTimings
 from hetsim.coordination.state import State
-from hetsim.plain import Unreadable, VectorType, fits, from_plain, hints
+from hetsim.plain import UnknownClass, Unreadable, VectorType, fits, from_plain, hints
 from hetsim.runtime.experiment import Experiment, Optimizers
 from hetsim.runtime.rank import Checkpoint, fragment_memories
 from hetsim.runtime.recording.curve import Point
@@ -25,6 +26,8 @@ from hetsim.vector import Phantom, piece, zeros_like
 from hetsim.workloads.task import Task
 
 OWN = {"unreported": UnreportedTimings, "compression": Pushes}
+METHOD = re.compile(r"^method: ([\w.+-]{1,100})$", re.MULTILINE)
+"""The line of a config that names the method."""
 MAX_LETTERS = 200
 """The maximum length of a text in an error."""
 PROGRESS: dict[str, Any] = {
@@ -75,9 +78,18 @@ def load(path: Path, experiment: Experiment, task: Task, optimizers: Optimizers)
         _check_memories(checkpoint, task, optimizers)
     except RecursionError:
         raise ValueError(f"{path} is not a complete checkpoint (it is nested too deeply): {REMEDY}") from None
+    except UnknownClass as error:
+        methods = _methods(entries["config"], experiment.method)
+        raise ValueError(f"{path} is {methods} ({error}): resume it with the method that it was made with") from None
     except Unreadable as error:
         raise ValueError(f"{path} is not a checkpoint that this run can resume from ({error}): {REMEDY}") from None
     return checkpoint
+
+
+def _methods(config: str, method: str) -> str:
+    """The method of a checkpoint's run and that of this run, for a sentence. Their policies may differ if their names do not."""
+    saved = METHOD.search(config)
+    return f"of method={saved[1]}, and this run of method={method}" if saved and saved[1] != method else "of another method than this run's"
 
 
 def clock_of(path: Path) -> float:
@@ -92,7 +104,7 @@ def clock_of(path: Path) -> float:
 def check_budget(path: Path, checkpoint: Checkpoint, experiment: Experiment, task: Task) -> None:
     """Raise ValueError for a budget that the run has already reached."""
     state, seconds = checkpoint.state, max(checkpoint.seconds)
-    budget = reached(experiment, state, seconds, task.num_samples)
+    budget = reached_budget(experiment, state, seconds, task.num_samples)
     if budget is not None:
         raise ValueError(
             f"{path} is at version {state.version}, after {state.num_samples} samples and {seconds:.6g} s, where {budget} has been "
@@ -100,11 +112,11 @@ def check_budget(path: Path, checkpoint: Checkpoint, experiment: Experiment, tas
         )
 
 
-def reached(experiment: Experiment, state: State, seconds: float, num_samples: int) -> str | None:
+def reached_budget(experiment: Experiment, state: State, seconds: float, num_samples: int) -> str | None:
     """The budget that a run has reached at this version and time, by its config key; None if it can continue."""
     budget, positions = experiment.budget, experiment.budget.num_positions(num_samples)
-    done = state.next_sample - sum(batch.samples for batch in state.outstanding)
-    if positions is not None and done >= positions:
+    num_applied = state.next_sample - sum(batch.samples for batch in state.outstanding)
+    if positions is not None and num_applied >= positions:
         return f"budget.epochs={budget.epochs:g}"
     if not budget.allows(state.version, seconds):
         return f"budget.updates={budget.updates}" if state.version >= (budget.updates or math.inf) else f"budget.seconds={budget.seconds}"
@@ -143,11 +155,11 @@ def _check_fields(part: Any, *, is_vector: Callable[[Any], bool]) -> None:
         raise Unreadable("a cursor of its Cursors is below 0")
 
 
-def _check_weights(path: Path, found: Any, weights: Any) -> None:
+def _check_weights(path: Path, saved: Any, weights: Any) -> None:
     """Raise ValueError for the weights of another model."""
-    if _is_like(weights, found):
+    if _is_like(weights, saved):
         return
-    sizes = [f"{_numbers(vector)}" for vector in (found, weights)]
+    sizes = [f"{_numbers(vector)}" for vector in (saved, weights)]
     raise ValueError(
         f"{path} is of another model: it has weights of {sizes[0]}, and this workload of {sizes[1]}: resume it with the model and the data "
         "that it was made with"
@@ -179,20 +191,20 @@ def _check_ranks(checkpoint: Checkpoint, experiment: Experiment) -> None:
             raise Unreadable("it has a range of nobody's samples")
 
 
-def _check_own(own: Mapping[str, Any], experiment: Experiment, weights: Any) -> None:
+def _check_own(values: Mapping[str, Any], experiment: Experiment, weights: Any) -> None:
     """Check the `own` values of hetsim's programs. Other programs' values are not checked."""
     for name, kind in OWN.items():
-        if name in own and not isinstance(own[name], kind):
+        if name in values and not isinstance(values[name], kind):
             raise Unreadable(f"a rank's {name} is of another kind")
-    if "compression" in own:
-        pushes, kind = own["compression"], type(experiment.coordination.compression.initial(weights))
-        if not all(isinstance(state, kind) for state in (pushes.after, *(before for _, before in pushes.before))):
+    if "compression" in values:
+        pushes, kind = values["compression"], type(experiment.coordination.compression.initial(weights))
+        if not all(isinstance(state, kind) for state in (pushes.after, *(earlier for _, earlier in pushes.before))):
             raise Unreadable("what a compression has left out is that of another one")
 
 
 def _check_progress(progress: Mapping[str, Any], is_vector: Callable[[Any], bool]) -> None:
-    for where, table in ((progress, PROGRESS), (progress.get("applied", {}), APPLIED), (progress.get("curve", {}), CURVE)):
-        _check_table(where, table, is_vector)
+    for entries, table in ((progress, PROGRESS), (progress.get("applied", {}), APPLIED), (progress.get("curve", {}), CURVE)):
+        _check_table(entries, table, is_vector)
     for activity in progress["activity"]:
         _check_table(activity, ACTIVITY, is_vector)
         if not all(name in INTERVALS for name, *_ in activity["recent"]):
@@ -221,14 +233,14 @@ def _check_policies(state: State, experiment: Experiment, task: Task) -> None:
     plan, num_workers = experiment.plan(task), experiment.num_workers
     initial = experiment.coordination.initial(plan, task.initial())
     for name in ("allocation", "compensation", "admission"):
-        expected, found = getattr(initial, name), getattr(state, name)
-        if type(found) is not type(expected):
+        expected, saved = getattr(initial, name), getattr(state, name)
+        if type(saved) is not type(expected):
             raise Unreadable(f"its {name} is that of another method")
-        for its in fields(expected) if is_dataclass(expected) and not isinstance(expected, type) else ():
-            by_rank, parts = getattr(expected, its.name), getattr(found, its.name)
-            if isinstance(by_rank, tuple) and len(by_rank) == num_workers != len(parts):
+        for field in fields(expected) if is_dataclass(expected) and not isinstance(expected, type) else ():
+            by_rank, saved_by_rank = getattr(expected, field.name), getattr(saved, field.name)
+            if isinstance(by_rank, tuple) and len(by_rank) == num_workers != len(saved_by_rank):
                 raise Unreadable(f"its {name} is of another number of workers")
-            if not all(0 <= rank < num_workers for rank in _ranks(parts)):
+            if not all(0 <= rank < num_workers for rank in _ranks(saved_by_rank)):
                 raise Unreadable(f"its {name} names workers that are not there")
     shares = experiment.coordination.allocation.shares(state.allocation)
     if sum(shares) != experiment.batch_size or min(shares) < plan.least_share:
@@ -240,7 +252,7 @@ def _ranks(part: Any) -> Iterator[int]:
     if isinstance(part, frozenset | Mapping):
         yield from part
     elif isinstance(part, tuple):
-        yield from (its.rank for its in part if hasattr(its, "rank"))
+        yield from (entry.rank for entry in part if hasattr(entry, "rank"))
 
 
 def _check_memories(checkpoint: Checkpoint, task: Task, optimizers: Optimizers) -> None:
@@ -249,7 +261,7 @@ def _check_memories(checkpoint: Checkpoint, task: Task, optimizers: Optimizers) 
     tried: list[Any] = []
     for rank in checkpoint.ranks:
         for optimizer, memory in ((optimizers.main, rank.optimizer), (optimizers.local, rank.local_optimizer)):
-            if optimizer is None or any(memory is other for other in tried):
+            if optimizer is None or any(memory is memory_tried for memory_tried in tried):
                 continue
             tried.append(memory)
             try:
@@ -268,9 +280,9 @@ def _check_memories(checkpoint: Checkpoint, task: Task, optimizers: Optimizers) 
 def _is_memory(memory: Any, initial: Any, like: Any) -> bool:
     if initial is None or isinstance(like, Phantom):
         return memory is None
-    parts: Sequence[Any] = list(memory.values()) if isinstance(memory, Mapping) else [memory]
+    values: Sequence[Any] = list(memory.values()) if isinstance(memory, Mapping) else [memory]
     return (
         isinstance(memory, Mapping)
         and all(isinstance(name, str) for name in memory)
-        and all(isinstance(part, int | float) or part is None or (hasattr(part, "ndim") and part.ndim <= 1) for part in parts)
+        and all(isinstance(part, int | float) or part is None or (hasattr(part, "ndim") and part.ndim <= 1) for part in values)
     )

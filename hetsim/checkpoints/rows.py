@@ -27,7 +27,7 @@ class SavedTrace(Trace):
         self.folder = folder
         self.parts: list[str] = []
         """The names of the complete files, in order."""
-        self.whole = self._path
+        self.final_path = self._path
         self._path = place(folder) / "rows.parquet" if self.commits else None
 
     @property
@@ -60,14 +60,14 @@ class SavedTrace(Trace):
             return
         self.split()
         self._closed = True
-        self._path = self.whole
+        self._path = self.final_path
         for name in self.parts:
-            with _opened(place(self.folder) / name) as file:
+            with _open(place(self.folder) / name) as file:
                 for group in range(file.num_row_groups):
-                    self.write(_typed(file.read_row_group(group)))
+                    self.write(_cast_columns(file.read_row_group(group)))
         assert self._written is not None
-        assert self.whole is not None
-        with named_in_errors(self.whole):
+        assert self.final_path is not None
+        with named_in_errors(self.final_path):
             self._writer.close()
             self._written.close()
         self._writer = None
@@ -93,19 +93,19 @@ def adopt(trace: Trace, run: Path, names: Sequence[str], *, seconds: Sequence[fl
     for name in names:
         if not ROWS.fullmatch(name):
             raise ValueError(f"{place(run)} has a checkpoint that names {checks.shown(name)}, which is not a file of rows: remove it")
-        with _opened(place(run) / name) as file:
+        with _open(place(run) / name) as file:
             for group in range(file.num_row_groups):
-                trace.write(_until(_typed(file.read_row_group(group)), seconds, version))
+                trace.write(_rows_until(_cast_columns(file.read_row_group(group)), seconds, version))
     if isinstance(trace, SavedTrace):
         trace.follow(names if run.resolve() == trace.folder.resolve() else ())
 
 
-def kept(run: Path, names: Collection[str]) -> list[Path]:
+def row_paths(run: Path, names: Collection[str]) -> list[Path]:
     """The paths of the files with rows."""
     return [place(run) / name for name in names]
 
 
-def _opened(path: Path) -> Any:
+def _open(path: Path) -> Any:
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -118,7 +118,7 @@ def _opened(path: Path) -> Any:
         raise ValueError(f"{path}, a part of the trace, cannot be read ({reason}): put it there, or resume with trace=none") from None
 
 
-def _typed(table: Any) -> Any:
+def _cast_columns(table: Any) -> Any:
     """The table with a trace's columns."""
     import pyarrow as pa
 
@@ -128,7 +128,7 @@ def _typed(table: Any) -> Any:
         raise ValueError(f"a part of the trace has other columns ({str(error)[:100]}): resume with trace=none") from None
 
 
-def _until(table: Any, seconds: Sequence[float], version: int) -> Any:
+def _rows_until(table: Any, seconds: Sequence[float], version: int) -> Any:
     """Each rank's rows until its commit of this version. Intervals in progress then end at the commit."""
     import pyarrow as pa
 
@@ -137,7 +137,7 @@ def _until(table: Any, seconds: Sequence[float], version: int) -> Any:
     limits = np.asarray(seconds)[np.clip(columns["rank"], 0, len(seconds) - 1)]
     of_version = np.isin(kinds, OF_VERSIONS)
     end = np.where(of_version, columns["end"], np.minimum(columns["end"], limits))
-    kept = np.where(of_version, columns["version"] <= version, columns["start"] < limits)
-    kept &= (kinds != "down") | (columns["end"] < limits)  # an absence that continues is recorded when it is over
+    is_kept = np.where(of_version, columns["version"] <= version, columns["start"] < limits)
+    is_kept &= (kinds != "down") | (columns["end"] < limits)  # an absence that continues is recorded when it is over
     with_ends = table.set_column(table.column_names.index("end"), "end", pa.array(end))
-    return with_ends.cast(as_table([]).schema).filter(pa.array(kept))
+    return with_ends.cast(as_table([]).schema).filter(pa.array(is_kept))

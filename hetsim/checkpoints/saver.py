@@ -10,7 +10,7 @@ from typing import Any
 
 from hetsim.checkpoints import folder
 from hetsim.checkpoints.file import read, write
-from hetsim.checkpoints.rows import SavedTrace, kept
+from hetsim.checkpoints.rows import SavedTrace, row_paths
 from hetsim.coordination.state import State
 from hetsim.files.writing import named_in_errors
 from hetsim.runtime.checkpointing import Checkpointing, Due, StopRequest
@@ -66,8 +66,8 @@ class Saver:
             newest = int(resumed.name[:12])
         if newest is not None:  # a run that has saved itself has removed what was not its own
             rows = [path for path in folder.files(run) if folder.ROWS.fullmatch(path.name)]
-            own = sorted(path for path in folder.files(run) if folder.FILE.fullmatch(path.name))
-            self._kept = [(path, rows) for path in own if int(path.name[:12]) <= newest][-settings.keep :]
+            checkpoints = sorted(path for path in folder.files(run) if folder.FILE.fullmatch(path.name))
+            self._kept = [(path, rows) for path in checkpoints if int(path.name[:12]) <= newest][-settings.keep :]
         elif not goes_on:
             check_replaceable(run)
         with named_in_errors(folder.place(run)):
@@ -83,8 +83,8 @@ class Saver:
         names = self.trace.split() if isinstance(self.trace, SavedTrace) else ()
         path = folder.path_of(self.run, version)
         write(path, config=self.config, checkpoint=replace(checkpoint, progress={**checkpoint.progress, "trace": names}))
-        others = [(other, rows) for other, rows in self._kept if other != path]
-        self._kept = [*others, (path, kept(self.run, names))][-self.settings.keep :]
+        earlier_files = [(earlier, rows) for earlier, rows in self._kept if earlier != path]
+        self._kept = [*earlier_files, (path, row_paths(self.run, names))][-self.settings.keep :]
         current = [self.trace.current] if isinstance(self.trace, SavedTrace) and self.trace.current is not None else []
         folder.tidy(self.run, keep=[*current, *(kept for path, rows in self._kept for kept in (path, *rows))])
         self.due.mark_saved(version)

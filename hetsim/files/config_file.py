@@ -40,29 +40,29 @@ def read_config(run: Path) -> dict[str, Any]:
     text = read_text(path, max_bytes=MAX_BYTES)
     seed = SEED.search(text) if SIMPLE.fullmatch(text) and f"\n{text}".count("\nseed") == 1 else None
     if seed is None:
-        return _loaded(path, text)
-    own = len(text) - len(HEADER.sub("", text, count=1))  # the identity of the run, and what was typed for it
-    shared = _loaded_once(f"{text[own : seed.start(1)]}0{text[seed.end(1) :]}")
-    return {key: int(seed[1]) if key == "seed" else value for key, value in (_loaded(path, text) if shared is None else shared).items()}
+        return _load(path, text)
+    header_length = len(text) - len(HEADER.sub("", text, count=1))  # the identity of the run, and what was typed for it
+    shared = _load_once(f"{text[header_length : seed.start(1)]}0{text[seed.end(1) :]}")
+    return {key: int(seed[1]) if key == "seed" else value for key, value in (_load(path, text) if shared is None else shared).items()}
 
 
 def parsed(path: Path, text: str) -> dict[str, Any]:
     """The resolved config in a file's text. Raises ValueError for an invalid config."""
     if len(text) > MAX_BYTES:
         raise ValueError(f"{path} has a config of {len(text)} letters, as no run has: {REMEDY}")
-    return _loaded(path, text)
+    return _load(path, text)
 
 
 @lru_cache(maxsize=1000)
-def _loaded_once(text: str) -> dict[str, Any] | None:
+def _load_once(text: str) -> dict[str, Any] | None:
     """The config of runs that differ only in their seeds. None if it is unreadable; the caller then reports each file by name."""
     try:
-        return _loaded(Path(), text)
+        return _load(Path(), text)
     except ValueError:
         return None
 
 
-def _loaded(path: Path, text: str) -> dict[str, Any]:
+def _load(path: Path, text: str) -> dict[str, Any]:
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
         problem = _problem(yaml.parse(text, loader))

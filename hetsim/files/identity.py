@@ -27,16 +27,16 @@ def identity_of(entries: Mapping[str, Any]) -> str:
 
     Numbers count by value: 1 and 1.0 are equal.
     """
-    return hashlib.sha256(repr(_ordered(without(entries, CHANGE_NO_FILE))).encode()).hexdigest()[:12]
+    return hashlib.sha256(repr(_order(without(entries, CHANGE_NO_FILE))).encode()).hexdigest()[:12]
 
 
-def _ordered(entry: Any, key: str = "", depth: int = 0) -> Any:
+def _order(entry: Any, key: str = "", depth: int = 0) -> Any:
     if isinstance(entry, Mapping):
         within = key if key in AS_TYPED else ""
-        ordered = tuple(sorted((repr(name), repr(_ordered(value, within or str(name), depth + 1))) for name, value in entry.items()))
+        ordered = tuple(sorted((repr(name), repr(_order(value, within or str(name), depth + 1))) for name, value in entry.items()))
         return ordered if depth < MAX_NESTED else hashlib.sha256(repr(ordered).encode()).hexdigest()
     if isinstance(entry, list | tuple):
-        return [_ordered(part, key, depth + 1) for part in entry]
+        return [_order(part, key, depth + 1) for part in entry]
     return entry if key in AS_TYPED else number(entry)
 
 
@@ -71,10 +71,10 @@ def typed_overrides(run: Path) -> dict[str, str]:
     """The typed overrides of a finished run, by key. Empty if its config.yaml has no such line."""
     for line in _head(run):
         if line.startswith(TYPED):
-            what = f"the line {TYPED.strip()!r} of {run / 'config.yaml'}"
-            typed = from_json(what, line.removeprefix(TYPED))
+            source = f"the line {TYPED.strip()!r} of {run / 'config.yaml'}"
+            typed = from_json(source, line.removeprefix(TYPED))
             if not isinstance(typed, list) or not all(map(is_text, typed)):
-                raise ValueError(f"{what} must hold a list of texts, not {shown(typed)}: {REMEDY}")
+                raise ValueError(f"{source} must hold a list of texts, not {shown(typed)}: {REMEDY}")
             return {key.lstrip("+~"): unescaped(value) for key, _, value in (override.partition("=") for override in typed)}
     return {}
 

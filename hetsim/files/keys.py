@@ -31,8 +31,8 @@ def is_one_of(key: str, keys: Collection[str]) -> bool:
 
 def without(config: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
     """The config without these keys; a key may be dotted."""
-    found = {key: value for key, value in config.items() if key not in keys}
-    for top, _, key in (each.partition(".") for each in keys):
-        if key and isinstance(part := found.get(top), Mapping):
-            found[top] = {name: value for name, value in part.items() if name != key}
-    return found
+    remaining = {key: value for key, value in config.items() if key not in keys}
+    for top, _, key in (dotted.partition(".") for dotted in keys):
+        if key and isinstance(part := remaining.get(top), Mapping):
+            remaining[top] = {name: value for name, value in part.items() if name != key}
+    return remaining

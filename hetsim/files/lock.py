@@ -18,14 +18,14 @@ except ImportError:  # this system cannot lock a folder
 @contextlib.contextmanager
 def folder_lock(folder: Path) -> Iterator[None]:
     """Wait until no other run uses the folder. So a run that occurs twice in a sweep runs once."""
-    with _locked(folder, wait=True):
+    with _lock_folder(folder, wait=True):
         yield
 
 
 @contextlib.contextmanager
 def only_run_in(folder: Path) -> Iterator[None]:
     """Raise RunFailed at once if another run uses the folder."""
-    with _locked(folder, wait=False) as ours:
+    with _lock_folder(folder, wait=False) as ours:
         if not ours:
             raise RunFailed(f"{folder} is in use by another run: set another hydra.run.dir, or wait for it to end")
         yield
@@ -35,13 +35,13 @@ def remove_if_empty(folder: Path) -> None:
     """Remove the folder unless it contains a file or another run uses it."""
     with contextlib.suppress(OSError):
         if not any(folder.iterdir()):
-            with _locked(folder, wait=False) as ours:
+            with _lock_folder(folder, wait=False) as ours:
                 if ours:
                     folder.rmdir()
 
 
 @contextlib.contextmanager
-def _locked(folder: Path, *, wait: bool) -> Iterator[bool]:
+def _lock_folder(folder: Path, *, wait: bool) -> Iterator[bool]:
     """Whether no other run uses the folder, which is created if missing. True if the system cannot lock folders."""
     lock = None
     try:

@@ -49,14 +49,14 @@ def check_replaces_no_run(path: Path) -> None:
         raise ValueError(f"{path} is a file of a finished run, and would be replaced: give another name")
 
 
-def from_json(what: str, text: str) -> Any:
-    """The data in this JSON text. Raises ValueError with a sentence that begins with `what` if the text is invalid."""
+def from_json(source: str, text: str) -> Any:
+    """The data in this JSON text. Raises ValueError with a sentence that begins with `source` if the text is invalid."""
     try:
         return json.loads(text)
     except RecursionError:
-        raise ValueError(f"{what} is not JSON of a run, as it is nested too deeply: {REMEDY}") from None
+        raise ValueError(f"{source} is not JSON of a run, as it is nested too deeply: {REMEDY}") from None
     except ValueError as error:
-        raise ValueError(f"{what} is no JSON ({brief(error)}): {REMEDY}") from None
+        raise ValueError(f"{source} is no JSON ({brief(error)}): {REMEDY}") from None
 
 
 def brief(error: BaseException) -> str:
@@ -72,7 +72,7 @@ def shown(value: Any) -> str:
 def skipped(sentences: Sequence[str]) -> list[str]:
     """Remarks on the broken runs of a folder. `sentences` describe their faults."""
     more = len(sentences) - MAX_SKIPPED
-    return [f"skipped: {each}" for each in sentences[:MAX_SKIPPED]] + [f"skipped: {more} more broken runs"] * (more > 0)
+    return [f"skipped: {sentence}" for sentence in sentences[:MAX_SKIPPED]] + [f"skipped: {more} more broken runs"] * (more > 0)
 
 
 def is_text(value: Any) -> TypeGuard[str]:

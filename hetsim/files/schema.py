@@ -17,7 +17,7 @@ class Kind(NamedTuple):
     holds: Callable[[Any], bool]
 
 
-def _each(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
+def _list_of(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, list) and all(map(check, value))
 
 
@@ -33,22 +33,22 @@ TEXT = Kind(
     f"a text of at most {checks.MAX_NAME} printable letters",
     lambda value: is_text(value) and value.isprintable() and len(value) <= checks.MAX_NAME,
 )
-TEXTS = Kind("a list of texts", _each(is_text))
-DEVICES = Kind("a list of names of devices", _each(lambda value: is_text(value) and checks.DEVICE.fullmatch(value) is not None))
+TEXTS = Kind("a list of texts", _list_of(is_text))
+DEVICES = Kind("a list of names of devices", _list_of(lambda value: is_text(value) and checks.DEVICE.fullmatch(value) is not None))
 WHOLE = Kind("a whole number", _is_whole)
 COUNT = Kind("a whole number above 0", lambda value: _is_whole(value) and value > 0)
 NUMBER = Kind(f"a number of at most {MAX_NUMBER:g}", is_number)
 NUMBER_OR_NULL = Kind(f"a number of at most {MAX_NUMBER:g}, or null", lambda value: value is None or is_number(value))
 AMOUNT = Kind(f"a number from 0 to {MAX_NUMBER:g}", lambda value: is_number(value) and value >= 0)
 AMOUNT_OR_NULL = Kind(f"a number from 0 to {MAX_NUMBER:g}, or null", lambda value: value is None or AMOUNT.holds(value))
-NUMBERS = Kind("a list of numbers", _each(is_number))
+NUMBERS = Kind("a list of numbers", _list_of(is_number))
 FLAG = Kind("true or false", lambda value: isinstance(value, bool))
 MAPPING = Kind("a mapping", _is_mapping)
 MAPPING_OR_NULL = Kind("a mapping, or null", lambda value: value is None or _is_mapping(value))
-MAPPINGS = Kind("a list of mappings", _each(_is_mapping))
+MAPPINGS = Kind("a list of mappings", _list_of(_is_mapping))
 
 NUMBERS_OR_NULL = Kind(
-    "a list of numbers and nulls, or null", lambda value: value is None or _each(lambda part: part is None or is_number(part))(value)
+    "a list of numbers and nulls, or null", lambda value: value is None or _list_of(lambda part: part is None or is_number(part))(value)
 )
 MAPPINGS_OR_NULL = Kind("a list of mappings, or null", lambda value: value is None or MAPPINGS.holds(value))
 
@@ -115,10 +115,10 @@ _PATHS = [(key, key.split("."), kind.holds) for key, kind in SUMMARY.items()]
 
 def entry(summary: Any, key: str) -> Any:
     """The value at this dotted key, or MISSING."""
-    found = summary
+    value = summary
     for name in key.split("."):
-        found = found.get(name, MISSING) if isinstance(found, Mapping) else MISSING
-    return found
+        value = value.get(name, MISSING) if isinstance(value, Mapping) else MISSING
+    return value
 
 
 def check_kinds(path: Path, summary: Any) -> None:
@@ -126,9 +126,9 @@ def check_kinds(path: Path, summary: Any) -> None:
     if not _is_mapping(summary):
         raise ValueError(f"{path} must hold a mapping, not {shown(summary)}: {REMEDY}")
     for key, names, holds in _PATHS:
-        found = summary.get(key, MISSING) if len(names) == 1 else entry(summary, key)
-        if found is not MISSING and not holds(found):
-            raise ValueError(f"{path}: {key} must be {SUMMARY[key].phrase}, not {shown(found)}: {REMEDY}")
+        entry_value = summary.get(key, MISSING) if len(names) == 1 else entry(summary, key)
+        if entry_value is not MISSING and not holds(entry_value):
+            raise ValueError(f"{path}: {key} must be {SUMMARY[key].phrase}, not {shown(entry_value)}: {REMEDY}")
     for name, value in summary.get("final", {}).items():
         if not is_metric(name):
             raise ValueError(f"{path}: final has the metric {shown(name)}, and must have names of letters, digits and _: {REMEDY}")
@@ -159,6 +159,6 @@ def own_metrics(final: Mapping[str, Any]) -> list[str]:
     return [name for name in final if name not in FINAL]
 
 
-def lacking(summary: Mapping[str, Any], keys: Collection[str]) -> list[str]:
+def missing_keys(summary: Mapping[str, Any], keys: Collection[str]) -> list[str]:
     """The dotted keys of these that the summary lacks."""
     return [key for key in keys if entry(summary, key) is MISSING]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from hetsim.files.reading import MAX_NUMBER, REMEDY, brief, from_json, is_number, read_text, shown
-from hetsim.files.schema import check_kinds, lacking
+from hetsim.files.schema import check_kinds, missing_keys
 
 NUMBERS = {
     # what a number is called in a comparison: where it stands in summary.json
@@ -46,14 +46,14 @@ def read_summary(run: Path) -> dict[str, Any]:
 def check_summary(path: Path, summary: Any) -> None:
     """Raise ValueError for an invalid summary."""
     check_kinds(path, summary)
-    missing = [name for name, key in NUMBERS.items() if lacking(summary, [key])]
+    missing = [name for name, key in NUMBERS.items() if missing_keys(summary, [key])]
     if missing:
         raise ValueError(f"{path} lacks {', '.join(missing)}: give the folder of a run of this version of hetsim")
 
 
 def check_has(run: Path, summary: Mapping[str, Any], *keys: str) -> None:
     """Raise ValueError if the summary lacks one of these keys. A Team's summary lacks some."""
-    if missing := lacking(summary, keys):
+    if missing := missing_keys(summary, keys):
         raise ValueError(f"{run} is not a run of this version of hetsim: it lacks {', '.join(missing)}; move it elsewhere")
 
 
@@ -74,9 +74,9 @@ def read_points(run: Path) -> Curve:
     if wrong := [name for name in head if not name.isidentifier()] + [name for name in head if head.count(name) > 1]:
         raise ValueError(f"{path} has the column {shown(wrong[0])}, and must have each by one name of letters, digits and _: {REMEDY}")
     points = [_point(f"{path}, line {line}", head, dict(zip(head, row, strict=False))) for line, row in enumerate(rows, 2) if row]
-    for (before, _), (after, _) in itertools.pairwise(points):
-        if after < before:
-            raise ValueError(f"{path} goes back from {before} to {after} seconds, as no curve of a run does: {REMEDY}")
+    for (start, _), (end, _) in itertools.pairwise(points):
+        if end < start:
+            raise ValueError(f"{path} goes back from {start} to {end} seconds, as no curve of a run does: {REMEDY}")
     return points
 
 
@@ -95,22 +95,22 @@ def curve_table(run: Path) -> Any:
         raise ValueError(f"{path} cannot be read as CSV ({brief(error)}): {REMEDY}") from None
 
 
-def _point(what: str, head: Sequence[str], row: Mapping[str, str]) -> Point:
-    numbers = {name: _number(what, name, row.get(name)) for name in head if name not in ("version", "samples")}
+def _point(place: str, head: Sequence[str], row: Mapping[str, str]) -> Point:
+    numbers = {name: _number(place, name, row.get(name)) for name in head if name not in ("version", "samples")}
     seconds = numbers.pop("seconds")
     if not is_number(seconds):
-        raise ValueError(f"{what}: seconds must be a number of at most {MAX_NUMBER:g}, not {shown(row['seconds'])}: {REMEDY}")
+        raise ValueError(f"{place}: seconds must be a number of at most {MAX_NUMBER:g}, not {shown(row['seconds'])}: {REMEDY}")
     return seconds, numbers
 
 
-def _number(what: str, name: str, text: str | None) -> float | None:
+def _number(place: str, name: str, text: str | None) -> float | None:
     """The number in a field; None for an empty field. A loss may be infinite or NaN if training diverged."""
     if text is None:
-        raise ValueError(f"{what} has no {name}: {REMEDY}")
+        raise ValueError(f"{place} has no {name}: {REMEDY}")
     try:
         return float(text) if text else None
     except ValueError:
-        raise ValueError(f"{what}: {name} must be a number, not {shown(text)}: {REMEDY}") from None
+        raise ValueError(f"{place}: {name} must be a number, not {shown(text)}: {REMEDY}") from None
 
 
 def time_to(points: Sequence[LossPoint], *, accuracy: float | None = None, loss: float | None = None) -> float | None:
@@ -120,19 +120,19 @@ def time_to(points: Sequence[LossPoint], *, accuracy: float | None = None, loss:
     """
     column, sign, goal = (2, 1.0, accuracy) if accuracy is not None else (1, -1.0, loss)
     assert goal is not None
-    before: tuple[float, float] | None = None
+    previous: tuple[float, float] | None = None
     for point in points:
         seconds, value = point[0], point[column]
         if value is None or not math.isfinite(value):
             continue
         if sign * value >= sign * goal:
-            return seconds if before is None else _crossing(before, (seconds, value), goal)
-        before = seconds, value
+            return seconds if previous is None else _crossing(previous, (seconds, value), goal)
+        previous = seconds, value
     return None
 
 
-def _crossing(before: tuple[float, float], after: tuple[float, float], goal: float) -> float:
-    (start, low), (end, high) = before, after
+def _crossing(previous: tuple[float, float], current: tuple[float, float], goal: float) -> float:
+    (start, low), (end, high) = previous, current
     return start + (end - start) * (goal - low) / (high - low)
 
 
@@ -143,9 +143,9 @@ def highest_accuracy(points: Sequence[LossPoint]) -> float | None:
 
 def value_at(points: Sequence[LossPoint], moment: float, column: int) -> float | None:
     """The interpolated value of a column at this moment. None if the run had ended, or the column has no number there."""
-    known = [(point[0], value) for point in points if (value := point[column]) is not None]
-    for (start, one), (end, other) in itertools.pairwise(known):
+    numbers = [(point[0], value) for point in points if (value := point[column]) is not None]
+    for (start, first), (end, second) in itertools.pairwise(numbers):
         if start <= moment <= end:
             share = (moment - start) / (end - start) if end > start else 1.0
-            return (1 - share) * one + share * other
-    return next((value for seconds, value in known if seconds == moment), None)
+            return (1 - share) * first + share * second
+    return next((value for seconds, value in numbers if seconds == moment), None)

@@ -32,7 +32,7 @@ def temporary_folder(prefix: str, place: Path | None = None) -> Iterator[Path]:
 @contextlib.contextmanager
 def owned(folder: Path) -> Iterator[None]:
     """Within this context, no process removes this folder as abandoned. After the end of this process, any process does."""
-    file = _locked(folder)
+    file = _lock(folder)
     try:
         yield
     finally:
@@ -49,10 +49,10 @@ def own_multiprocessings_folder() -> None:
         )
     remove_abandoned()
     with contextlib.suppress(OSError):  # it cannot be written
-        _locked(Path(util.get_temp_dir()))
+        _lock(Path(util.get_temp_dir()))
 
 
-def _locked(folder: Path) -> int:
+def _lock(folder: Path) -> int:
     """Own a folder until this file is closed."""
     unlocked = folder / f"{OWNER}.{os.getpid()}"
     file = os.open(unlocked, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)

@@ -117,11 +117,11 @@ def world_of(
 
 def save(saver: Saver, experiment: Experiment, num_samples: int, checkpoint: Checkpoint) -> None:
     """Write a checkpoint. Raises RunStopped if the run was asked to stop before it reached its budget."""
-    from hetsim.checkpoints.resume import reached
+    from hetsim.checkpoints.resume import reached_budget
 
     saver.write(checkpoint)
     seconds = max(checkpoint.seconds)
-    if saver.stop.asked and reached(experiment, checkpoint.state, seconds, num_samples) is None:
+    if saver.stop.asked and reached_budget(experiment, checkpoint.state, seconds, num_samples) is None:
         raise RunStopped(saver.sentence(checkpoint.state, seconds))
 
 

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from processes import forking
 
-from hetsim.checkpoints.file import packed, unpacked
+from hetsim.checkpoints.file import pack_state, unpack_state
 from hetsim.distributed.communication.gloo import GlooGroup
 from hetsim.effects import PeerLost
 
@@ -35,9 +35,9 @@ def operate(what: str, group: GlooGroup, vector: torch.Tensor, other: int) -> No
     elif what == "receive":
         list(group.receive_bytes(other))
     elif what == "send_state":
-        group.control.send_bytes([packed({"weights": vector})], other)
+        group.control.send_bytes([pack_state({"weights": vector})], other)
     elif what == "receive_state":
-        unpacked(b"".join(group.control.receive_bytes(other)), {})
+        unpack_state(b"".join(group.control.receive_bytes(other)), {})
     elif what == "all_gather":
         group.all_gather(torch.cat([vector, vector]), vector)
     elif what == "all_to_all":

@@ -157,9 +157,14 @@ def test_another_model_is_refused(folder: Path) -> None:
     assert "it has weights of 6 numbers of float32, and this workload of 7 numbers of float32" in said
 
 
-def test_another_method_is_refused(folder: Path) -> None:
-    """Its policies keep other states."""
-    assert "which is none of those that this run keeps" in refused(folder, made(8, "allocation=even"))
+def test_another_method_is_refused(folder: Path, tmp_path: Path) -> None:
+    """Its policies keep other states. The sentence names both methods, if their names differ."""
+    assert "is of another method than this run's (it has an object of the class" in refused(folder, made(8, "allocation=even"))
+
+    run(made(), tmp_path / "named", config="method: dbs_sgd\nseed: 0\n")
+    said = refused(tmp_path / "named", made(8, "method=ssgd"))
+    assert "is of method=dbs_sgd, and this run of method=ssgd (" in said
+    assert said.endswith(": resume it with the method that it was made with")
 
 
 def test_a_budget_that_was_reached_is_refused(folder: Path) -> None:

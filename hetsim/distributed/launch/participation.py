@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from hetsim.checkpoints.folder import has_checkpoints, newest
-from hetsim.checkpoints.resume import check_budget, continue_trace, load, reached
+from hetsim.checkpoints.resume import check_budget, continue_trace, load, reached_budget
 from hetsim.checkpoints.rows import SavedTrace
 from hetsim.checkpoints.saver import NoSaver, Saver
 from hetsim.distributed.communication.clock_alignment import Clocks, clock_id
@@ -183,7 +183,7 @@ def can_go_on(run: RankRun) -> bool:
     """On the leader, at the end: whether the run stopped on request before it had reached its budget."""
     if not (run.saving.stopped and run.record.leads):
         return False
-    return reached(run.experiment, run.history.last, run.metrics.applied.seconds, run.prepared.task.num_samples) is None
+    return reached_budget(run.experiment, run.history.last, run.metrics.applied.seconds, run.prepared.task.num_samples) is None
 
 
 def resumed_checkpoint(experiment: Experiment, task: Task, optimizers: Optimizers) -> Checkpoint | None:

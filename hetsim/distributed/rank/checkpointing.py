@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from threading import Event, Thread
 from typing import Any
 
-from hetsim.checkpoints.file import classes_of, packed, unpacked
+from hetsim.checkpoints.file import classes_of, pack_state, unpack_state
 from hetsim.checkpoints.saver import NoSaver, Saver
 from hetsim.coordination.state import State
 from hetsim.distributed.communication.clock_alignment import Clocks
@@ -178,7 +178,7 @@ class Saving(Answering):
     def _part(self, state: RankState) -> bytes:
         activity = self.record.metrics.activity
         numbers = activity[self.rank].as_numbers() if self.rank < len(activity) else None
-        return packed({"state": state, "activity": json.dumps(numbers), "joined": self.joined})
+        return pack_state({"state": state, "activity": json.dumps(numbers), "joined": self.joined})
 
     def _rows(self) -> Iterable[bytes]:
         return self.trace.drain() if isinstance(self.trace, TracePart) else ()
@@ -193,7 +193,7 @@ class Saving(Answering):
         ranks = {self.rank: pending.server}
         activity = [RankActivity.of_numbers(worker.as_numbers(), num_ahead) for worker in self.record.metrics.activity if at_end is None]
         for rank, content in pending.packed_states.items():
-            part = unpacked(content, classes)
+            part = unpack_state(content, classes)
             state: RankState = part["state"]
             ranks[rank] = replace(state, optimizer=pending.server.optimizer) if self.agrees else state
             numbers = json.loads(part["activity"])

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from hetsim import effects as fx
-from hetsim.checkpoints.file import classes_of, packed, unpacked
+from hetsim.checkpoints.file import classes_of, pack_state, unpack_state
 from hetsim.cluster.network.collectives import Collectives
 from hetsim.coordination.state import State
 from hetsim.distributed.communication.gloo import GlooGroup
@@ -252,8 +252,8 @@ def agree(
     if control.rank == leader:
         for rank in sorted(lacking):
             record = succession.record_for(by_rank[rank][2:4]) if succession is not None and rank in lacks_record else None
-            control.send_bytes([packed((kept[-1] if rank in lacks_commit else None, record))], rank)
-    sent_commit, record = unpacked(b"".join(control.receive_bytes(leader)), classes) if control.rank in lacking else (None, None)
+            control.send_bytes([pack_state((kept[-1] if rank in lacks_commit else None, record))], rank)
+    sent_commit, record = unpack_state(b"".join(control.receive_bytes(leader)), classes) if control.rank in lacking else (None, None)
     commit = sent_commit or next(commit for commit in kept if commit.state.version == last_version)
     if succession is None:
         return Agreement(commit, last_entry)

@@ -144,7 +144,7 @@ def _unpack(file: IO[bytes], source: str, names: Collection[str], packed_bytes: 
     unpacked = io.BytesIO()
     pieces = _pieces(file)
     while True:
-        check_fits(f"{source}, unpacked in part,", unpacked.tell() + PART_BYTES, REMEDY, taken=unpacked.tell())
+        check_fits(f"{source}, unpacked in part,", unpacked.tell() + PART_BYTES, REMEDY, used=unpacked.tell())
         with _refuse_unreadable(source, names):
             piece = next(pieces, None)
         if piece is None:

@@ -71,7 +71,7 @@ class NpzArrays(Supervised):
         if len(loaded) == 1:
             return first, archives
         nbytes = sum(part.nbytes for arrays in loaded for part in (arrays.x_train, arrays.x_test))
-        check_fits(f"workload.path, of {len(loaded)} archives,", 2 * nbytes, REMEDY, taken=nbytes)
+        check_fits(f"workload.path, of {len(loaded)} archives,", 2 * nbytes, REMEDY, used=nbytes)
         return Arrays(*(np.concatenate([getattr(arrays, name) for arrays in loaded]) for name in NAMES)), archives
 
 
@@ -81,7 +81,7 @@ def _read(path: str) -> Arrays:
     with open_archive(path, source, NAMES) as archive:
         claims = archive.claims()
         _check_claims(claims, source)
-        check_fits(source, archive.memory_bytes + _peak_bytes(claims), REMEDY, taken=archive.memory_bytes)
+        check_fits(source, archive.memory_bytes + _peak_bytes(claims), REMEDY, used=archive.memory_bytes)
         inputs = {name: _channels_first(archive.read(claims[name]), f"{source}: {name}") for name in INPUTS}
         labels = {name: _labels(archive.read(claims[name]), f"{source}: {name}") for name in LABELS}
     return Arrays(**inputs, **labels)
