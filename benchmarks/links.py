@@ -26,6 +26,7 @@ from hydra import compose, initialize_config_dir
 
 import hetsim
 from hetsim.config.build import build_experiment
+from hetsim.config.compose import entries_of
 from hetsim.trust.shipped import configs
 
 METHODS = {
@@ -52,7 +53,7 @@ CHOICES = (
 def size(overrides: list[str]) -> int:
     """Bytes of the weights."""
     with initialize_config_dir(version_base="1.3", config_dir=str(configs())):
-        made, _ = build_experiment(compose("config", overrides=["method=asgd", *CHOICES, "budget.updates=1", *overrides]))
+        made, _ = build_experiment(entries_of(compose("config", overrides=["method=asgd", *CHOICES, "budget.updates=1", *overrides])))
     return made.load()[0].initial().nbytes
 
 

@@ -19,6 +19,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from hetsim.config.build import build_experiment
+from hetsim.config.compose import entries_of
 from hetsim.runtime.experiment import Experiment
 from hetsim.runtime.recording.trace import Trace
 from hetsim.sim.lockstep.world import LockstepWorld
@@ -57,7 +58,7 @@ def described(choices: tuple[str, ...], nodes: int, updates: int) -> Experiment:
     changes = {"batch_size": 32 * nodes, "budget": {"epochs": None, "updates": updates, "seconds": None}}
     config = OmegaConf.merge(config, changes)
     OmegaConf.update(config, "cluster", cluster, merge=False)
-    return build_experiment(config)[0]
+    return build_experiment(entries_of(config))[0]
 
 
 def measured(driver: str, choices: tuple[str, ...], nodes: int, updates: int) -> tuple[float, float, float]:

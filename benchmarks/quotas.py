@@ -26,6 +26,7 @@ from hydra import compose, initialize_config_dir
 
 import hetsim
 from hetsim.config.build import build_experiment
+from hetsim.config.compose import entries_of
 from hetsim.distributed.pacing import cpu_quota as quota
 from hetsim.effects import Batch
 from hetsim.trust.shipped import configs
@@ -58,7 +59,7 @@ def cpu_seconds(work: Callable[[], Any], times: int = 15) -> float:
 def described(shares: list[float], overrides: list[str]) -> str:
     """The cluster of two such workers, by what gradients and updates take on a whole core of this machine."""
     with initialize_config_dir(version_base="1.3", config_dir=str(configs())):
-        made, _ = build_experiment(compose("config", overrides=["method=ssgd", *CHOICES, "budget.updates=1", *overrides]))
+        made, _ = build_experiment(entries_of(compose("config", overrides=["method=ssgd", *CHOICES, "budget.updates=1", *overrides])))
     task, optimizers = made.load()
     torch.set_num_threads(1)
     weights = task.initial()

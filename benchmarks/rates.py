@@ -16,6 +16,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from hetsim.config.build import build_experiment
+from hetsim.config.compose import entries_of
 from hetsim.sim.world import EventWorld
 from hetsim.trust.shipped import configs
 
@@ -47,7 +48,7 @@ def trained(method: str, keys: Keys, seed: int) -> tuple[float, float]:
     with initialize_config_dir(version_base="1.3", config_dir=str(configs())):
         config = compose("config", overrides=[f"method={method}", "trace=none", "pictures=false"])
     changes = {**dict(keys), "seed": seed, "evaluate_every_epochs": 0.2, "budget": {"epochs": 30}}
-    made, _ = build_experiment(OmegaConf.merge(config, changes))
+    made, _ = build_experiment(entries_of(OmegaConf.merge(config, changes)))
     simulation = EventWorld(made, *made.load())
     simulation.run()
     curve = [(point.seconds, point.evaluation.test_accuracy or 0.0) for point in simulation.curve.points]

@@ -32,6 +32,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from hetsim.config.build import build_experiment
+from hetsim.config.compose import entries_of
 from hetsim.runtime.recording.trace import Trace
 from hetsim.sim.world import EventWorld
 from hetsim.trust.shipped import configs
@@ -163,7 +164,7 @@ def simulated(num_workers: int, updates: int) -> float:
     config.batch_size = SAMPLES * num_workers
     config.budget = {"epochs": None, "updates": updates, "seconds": None}
     config.workload.num_parameters, config.workload.num_samples = PARAMETERS, 10**9
-    made, _ = build_experiment(config)
+    made, _ = build_experiment(entries_of(config))
     task, optimizers = made.load()
     with tempfile.TemporaryDirectory() as folder, Trace(Path(folder), "full") as trace:
         simulation = EventWorld(made, task, optimizers, [trace])

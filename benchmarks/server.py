@@ -33,6 +33,7 @@ from step import in_processes
 from training import machine, unevaluated
 
 from hetsim.config.build import build_experiment
+from hetsim.config.compose import entries_of
 from hetsim.distributed.communication.gloo import GlooTransport
 from hetsim.distributed.pacing.padding import Pace, clock, realtime_priority
 from hetsim.distributed.rank.run import FixedMembership, RankRun, prepare_rank
@@ -85,7 +86,8 @@ def experiment(num_workers: int, num_parameters: int, updates: int) -> Experimen
     with initialize_config_dir(version_base="1.3", config_dir=str(configs())):
         config = compose("config", overrides=overrides)
     nodes = [{"count": num_workers, "seconds_per_sample": 1e-6, "overhead_seconds": 1e-6}]
-    made, _ = build_experiment(OmegaConf.merge(config, {"cluster": {"nodes": nodes}, "budget": {"epochs": None, "updates": updates}}))
+    changes = {"cluster": {"nodes": nodes}, "budget": {"epochs": None, "updates": updates}}
+    made, _ = build_experiment(entries_of(OmegaConf.merge(config, changes)))
     return replace(made, workload=GivenWorkload(num_parameters=num_parameters))
 
 

@@ -34,6 +34,7 @@ from torch.nn.parallel import DistributedDataParallel
 from training import machine
 
 from hetsim.config.build import build_experiment
+from hetsim.config.compose import entries_of
 from hetsim.distributed.communication.gloo import GlooTransport
 from hetsim.distributed.communication.reduction import Reduction
 from hetsim.distributed.launch import local as launch
@@ -96,7 +97,7 @@ def experiment(coordination: str, model: str, num_ranks: int, steps: int) -> Exp
         )
     nodes = [{"count": num_ranks, "seconds_per_sample": 1e-6, "overhead_seconds": 1e-6}]
     changes = {"batch_size": SHARE * num_ranks, "cluster": {"nodes": nodes}, "budget": {"epochs": None, "updates": steps}}
-    made, _ = build_experiment(OmegaConf.merge(config, {**changes, "workload": {"path": __file__}}))
+    made, _ = build_experiment(entries_of(OmegaConf.merge(config, {**changes, "workload": {"path": __file__}})))
     return replace(made, workload=Images(model=model, model_options=MODELS[model]))
 
 

@@ -36,6 +36,7 @@ from omegaconf import OmegaConf
 from torch.nn import functional
 
 from hetsim.config.build import build_experiment
+from hetsim.config.compose import entries_of
 from hetsim.effects import Batch
 from hetsim.runtime.experiment import Experiment
 from hetsim.runtime.recording.trace import Trace
@@ -81,7 +82,7 @@ def experiment(*choices: str, workers: int, model: str = "mlp", hidden: int = 32
     noisy = {"count": workers // 8, "overhead_seconds": 1e-3, "noise": {"distribution": "lognorm", "s": 0.2}}
     speeds = [{**noisy, "seconds_per_sample": 1e-4 * speed} for speed in range(1, 9)]
     changes = {"batch_size": SHARE * workers, "cluster": {"nodes": speeds}, "workload": {"path": __file__}, **keys}
-    made, _ = build_experiment(OmegaConf.merge(config, changes))
+    made, _ = build_experiment(entries_of(OmegaConf.merge(config, changes)))
     options = {"hidden": [hidden]} if model == "mlp" else {}
     return replace(made, workload=Synthetic(model=model, model_options=options, num_samples=None if samples == SAMPLES else samples))
 

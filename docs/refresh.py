@@ -3,6 +3,7 @@
     python docs/refresh.py        rewrites the pages below
 
 `<!-- source: package.module:Class.function -->` is followed by that function's source, `<!-- methods -->` by the table of methods,
+`<!-- groups -->` by that of the groups of choices,
 `<!-- help: hetsim-COMMAND -->` by what the command prints for --help, `<!-- catalogue: TABLE -->` by a table of GPUs, models, sources or
 errors; each ends at `<!-- end -->`. The outputs of the notebook are docs/notebooks.py's: it trains, and its measured numbers always change.
 """
@@ -27,10 +28,12 @@ from hetsim.catalogue.curves import leave_one_out_errors
 from hetsim.catalogue.estimates import Law
 from hetsim.catalogue.shown import gpu_cells, model_cells
 from hetsim.catalogue.tables import shipped_catalogue
+from hetsim.config.arguments import ABOUT
 from hetsim.config.methods import shipped
+from hetsim.trust.shipped import names
 
-PAGES = [Path(__file__).parent / "reference" / name for name in ("methods.md", "cluster.md", "commands.md", "catalogue.md")]
-BLOCK = re.compile(r"<!-- (methods|source: [\w.:]+|help: [\w-]+|catalogue: \w+) -->\n.*?<!-- end -->", flags=re.DOTALL)
+PAGES = [Path(__file__).parent / "reference" / name for name in ("methods.md", "config.md", "cluster.md", "commands.md", "catalogue.md")]
+BLOCK = re.compile(r"<!-- (methods|groups|source: [\w.:]+|help: [\w-]+|catalogue: \w+) -->\n.*?<!-- end -->", flags=re.DOTALL)
 
 
 def source(name: str) -> str:
@@ -49,6 +52,12 @@ def methods() -> str:
     lines = ["| method | what it is | published | made of | rates |", "|---|---|---|---|---|"]
     lines += [f"| `{m.name}` | {m.about} | {m.paper} | `{m.composes}` | `{m.rates}` |" for m in shipped()]
     return "\n".join(lines)
+
+
+def groups() -> str:
+    """The table of groups: what a choice decides, and the names of the choices."""
+    rows = [f"| `{group}` | {about} | {' · '.join(f'`{name}`' for name in names(group))} |" for group, about in ABOUT.items()]
+    return "\n".join(["| group | what a choice decides | choices |", "|---|---|---|", *rows])
 
 
 def help_of(command: str) -> str:
@@ -99,7 +108,8 @@ def refreshed(text: str) -> str:
 
     def block(match: re.Match[str]) -> str:
         kind, _, name = match[1].partition(": ")
-        text = {"source": source, "help": help_of, "catalogue": catalogue}[kind](name) if name else methods()
+        named, whole = {"source": source, "help": help_of, "catalogue": catalogue}, {"methods": methods, "groups": groups}
+        text = named[kind](name) if name else whole[kind]()
         return f"<!-- {match[1]} -->\n{text}\n<!-- end -->"
 
     return BLOCK.sub(block, text)

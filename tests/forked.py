@@ -240,7 +240,7 @@ def serve(listening: int, alive: int, address: str, base: list[str]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for module in IMPORTED:
         importlib.import_module(module)
-    importlib.import_module("hetsim.config.compose").composed(["method=ssgd"], config_dir=None)  # the first one takes longest
+    importlib.import_module("hetsim.config.compose").composed(["method=ssgd"])  # the first one takes longest
     sys.path[:] = base
     _server = Server(address, os.getppid(), os.getsid(0), os.getpgrp(), _read_at_start(dict(os.environ)))
     install()

@@ -318,7 +318,7 @@ def simulation() -> None:
     from hetsim.config.compose import composed
     from hetsim.sim import Simulation
 
-    Simulation(build_experiment(composed(["method=ssp", "threads=2", *QUICK], config_dir=None)[0])[0]).run()
+    Simulation(build_experiment(composed(["method=ssp", "threads=2", *QUICK], folder=".").entries)[0]).run()
 
 
 @call

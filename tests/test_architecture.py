@@ -202,7 +202,6 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "ddp/launched.py": ("ddp",),
     "ddp/loader.py": ("ddp", "checks", "workloads.device"),
     "ddp/": ("ddp", "policies", "effects", "checks", "plain"),
-    "config/guard/": ("config.guard", "config.errors", "config.schema", "config.typed", "files", "trust", "checks"),
     "config/": (
         "config",
         "catalogue",
@@ -259,10 +258,9 @@ def test_imports_point_one_way(name: str):
         ("hetsim/results/tables/new.py", "from hetsim.results.comparison.sides import Sides"),
         ("hetsim/results/reading/new.py", "from hetsim.sim.backend import Simulation"),
         ("hetsim/files/new.py", "from hetsim.runtime.recording.trace import Trace"),
-        ("hetsim/pool/new.py", "from hetsim.sweeps.record import SweepRecord"),
+        ("hetsim/pool/new.py", "from hetsim.sweeps.sweep import Sweep"),
         ("hetsim/distributed/pacing/new.py", "from hetsim.distributed.communication.transport import Transport"),
         ("hetsim/distributed/rank/new.py", "from hetsim.distributed.launch.process import join"),
-        ("hetsim/config/guard/new.py", "from hetsim.config.build import build_experiment"),
         ("hetsim/sweeps/new.py", "from hetsim.api import run"),
         ("hetsim/cli/new.py", "from hetsim.api.calls import run"),
     ],
@@ -559,11 +557,12 @@ def test_a_timing_only_run_imports_neither_torch_nor_scipy_stats(tmp_path: Path,
         from pathlib import Path
         from hydra import compose, initialize_config_dir
         from hetsim.config.build import build_experiment
+        from hetsim.config.compose import entries_of
         from hetsim.trust.shipped import configs
         with initialize_config_dir(version_base="1.3", config_dir=str(configs())):
             overrides = ["method={method}", "workload=phantom", "cluster=mixed8", "budget.updates=20", "pictures=false"]
             config = compose("config", overrides=overrides)
-        made, backend = build_experiment(config)
+        made, backend = build_experiment(entries_of(config))
         assert backend.run(made, Path({str(tmp_path)!r}), "")["num_updates"] == 20
     """)
 
@@ -586,10 +585,11 @@ def test_an_experiment_is_checked_before_torch_is_imported():
     loaded = modules_after("""
         from hydra import compose, initialize_config_dir
         from hetsim.config.build import build_experiment
+        from hetsim.config.compose import entries_of
         from hetsim.trust.shipped import configs
         with initialize_config_dir(version_base="1.3", config_dir=str(configs())):
             config = compose("config", overrides=["method=ssgd", "workload=digits", "optimizer=adam"])
-        build_experiment(config)
+        build_experiment(entries_of(config))
     """)
 
     assert loaded & {"torch", "torchvision", "scipy.stats", "sklearn", "matplotlib", "pyarrow"} == set()

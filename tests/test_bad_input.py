@@ -67,7 +67,7 @@ BAD: dict[tuple[str, ...], str] = {
     ("~batch_size",): "batch_size is missing: give it a value",
     (f"cluster.server.seconds_per_update={DIGITS}",): f"must be a finite number of at least zero, not {DIGITS[:200]} …",
     (f"cluster.server.seconds_per_update={DIGITS * 20}",): "a whole number of thousands of digits was given: shorten it",
-    ("seed=${oc.env:NOT_THERE}",): "seed has ${oc.env:NOT_THERE}: hetsim reads no environment variables, so let the shell expand it",
+    ("seed=${oc.env:NOT_THERE}",): "seed refers to something that has no value (\"Environment variable 'NOT_THERE' not found\")",
     ("cluster.nodes=${cluster.nodes[9]}",): "cluster.nodes refers to something that has no value (maximum recursion depth exceeded",
     ("seed=[1",): "seed=[1 cannot be read as key=value: close its brackets, and quote the whole word for the shell, as in 'seed=…'",
     ("compensation=1",): "compensation=1 names no choice: type one of dana, dc, dc_adaptive, gap_aware, mixing, none",

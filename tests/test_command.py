@@ -8,21 +8,18 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from omegaconf import OmegaConf
 from worlds import exit_status
 
 from hetsim.cli.compare import main as compare_main
 from hetsim.cli.main import main
-from hetsim.config.arguments import options_first
+from hetsim.config.arguments import read_arguments
 from hetsim.distributed import Processes
 from hetsim.files.schema import SUMMARY
 from hetsim.results.comparison.findings import relative_error
-from hetsim.sweeps import job
 from hetsim.trust.shipped import configs
 
 pytestmark = pytest.mark.slow
@@ -33,7 +30,6 @@ QUICK = ("workload=quadratic", "budget.epochs=2", "pictures=false")
 def command(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     """Exit status of `hetsim` with these arguments."""
     monkeypatch.setattr(sys, "argv", ["hetsim", *arguments])
-    job.failures.clear()
     with pytest.raises(SystemExit) as ended:
         main()
     return int(ended.value.code or 0)
@@ -246,12 +242,11 @@ def test_a_cluster_file_that_is_no_yaml_is_one_sentence_with_its_line(
 
 
 def test_options_may_stand_anywhere() -> None:
-    """Hydra takes them in front of what is typed for the config only."""
-    typed = ["seed=0,1", "-m", "method=asgd", "--config-dir", "my", "--cfg", "job", "--info", "all", "+x=1", "-cd=other"]
-    options = ["-m", "--config-dir", "my", "--cfg", "job", "--info", "all", "-cd=other"]
+    """Also between what is typed for the config, and after it."""
+    typed = read_arguments(["seed=0,1", "-m", "method=asgd", "--config-dir", "my", "--info", "all", "+x=1", "-cn=other"])
 
-    assert options_first(typed) == [*options, "seed=0,1", "method=asgd", "+x=1"]
-    assert options_first(["-i", "seed=0"]) == ["-i", "seed=0"]
+    assert (typed.multirun, typed.config_dir, typed.info, typed.config_name) == (True, "my", "all", "other")
+    assert typed.overrides == ["seed=0,1", "method=asgd", "+x=1"]
 
 
 @pytest.mark.parametrize("broken", ["missing", "truncated", "not an archive", "wrong shape"])
@@ -383,26 +378,22 @@ def test_a_sweep_goes_on_after_a_failed_run(tmp_path: Path, monkeypatch: pytest.
     assert [summary["method"] for summary in summaries] == ["asgd", "ssgd"]
 
 
-@pytest.mark.parametrize(
-    ("word", "compositions", "summary"),
-    [("seed=1", 1, "run/summary.json"), ("hydra.mode=MULTIRUN", 3, "sweep/*/summary.json"), ("++hydra.mode=RUN", 2, "run/summary.json")],
-)
-def test_a_config_is_composed_a_second_time_only_for_a_mode_that_is_typed(
-    word: str, compositions: int, summary: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Hydra would do so for every command. It composes a sweep once, and each choice of groups."""
-    composed = []
-    load = ConfigLoaderImpl.load_configuration
+MODES = {
+    ("seed=1",): "run",
+    ("hydra.mode=MULTIRUN",): "sweep/*",
+    ("++hydra.mode=MULTIRUN", "seed=1,2"): "sweep/*",
+    ("-m", "++hydra.mode=RUN"): "run",
+}
 
-    def counted(*arguments: Any, **options: Any) -> Any:
-        composed.append(arguments)
-        return load(*arguments, **options)
 
-    monkeypatch.setattr(ConfigLoaderImpl, "load_configuration", counted)
+@pytest.mark.parametrize("words", MODES, ids=" ".join)
+def test_a_typed_mode_decides_between_a_run_and_a_sweep(words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in Hydra, also against -m."""
+    folders = (f"hydra.run.dir={tmp_path / 'run'}", f"hydra.sweep.dir={tmp_path / 'sweep'}")
 
-    assert command(monkeypatch, *QUICK, word, f"hydra.run.dir={tmp_path / 'run'}", f"hydra.sweep.dir={tmp_path / 'sweep'}") == 0
-    assert len(composed) == compositions
-    assert len(list(tmp_path.glob(summary))) == 1
+    assert command(monkeypatch, *QUICK, *words, *folders) == 0
+    assert len(list(tmp_path.glob(f"{MODES[words]}/summary.json"))) == (2 if "seed=1,2" in words else 1)
+    assert {path.name for path in tmp_path.iterdir()} == {MODES[words].split("/")[0]}
 
 
 def test_hydras_own_help_is_shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

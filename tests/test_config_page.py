@@ -28,12 +28,3 @@ def test_every_key_of_a_run_is_in_the_table_with_its_default() -> None:
         if name not in ("defaults", "hydra")
         for key, value in (entry.items() if isinstance(entry, dict) else [("", entry)])
     }
-
-
-def test_every_choice_is_in_the_table_of_groups() -> None:
-    """A row for each folder of `conf/` names its files, and outside of parentheses nothing else."""
-    (table,) = re.findall(r"## Groups\n(.*?)\n## ", pages.text("config.md"), flags=re.DOTALL)
-    rows = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", table, flags=re.MULTILINE))
-    shipped = {folder.name: {path.stem for path in folder.glob("*.yaml")} for folder in configs().iterdir() if list(folder.glob("*.yaml"))}
-
-    assert {group: set(re.findall(r"`(\w+)`", re.sub(r"\(.*?\)", "", row))) for group, row in rows.items()} == shipped

@@ -16,7 +16,6 @@ from omegaconf import OmegaConf
 from hetsim.cli.main import main
 from hetsim.cli.table import main as table
 from hetsim.cluster.parse.cluster import parse_cluster
-from hetsim.sweeps import job
 
 PAGE = pages.text("describe-a-cluster.md")
 RECIPES: dict[str, str] = {text.split()[1]: text for text in re.findall(r"```yaml\n(.*?)```", PAGE, flags=re.DOTALL)}
@@ -47,7 +46,6 @@ def test_the_commands_of_a_recipe_run(name: str, tmp_path: Path, monkeypatch: py
     commands = [typed for typed in TYPED if f"cluster={name}" in typed or f"cluster.name={name}" in typed or f"runs/{name}" in typed]
     for command, *words in commands:
         monkeypatch.setattr(sys, "argv", [command, *(word for word in words if word != "timing"), *QUICK[command]])
-        monkeypatch.setattr(job, "failures", [])
         try:
             code: Any = COMMANDS[command]()
         except SystemExit as ended:

@@ -185,9 +185,9 @@ def test_a_node_whose_device_is_missing_is_named_with_its_key(monkeypatch: pytes
 def test_a_device_that_is_not_there_is_refused(where: str):
     """Before anything is loaded."""
     words = [f"+{word}" if word.startswith("cluster") else word for word in where.split()]
-    config, _, _ = composed(["method=asgd", "workload=quadratic", *words], config_dir=None)
+    config = composed(["method=asgd", "workload=quadratic", *words], folder=".")
     with pytest.raises(ValueError, match=r"device=cuda.*: PyTorch finds .* on this machine: take .*=cpu"):
-        build_experiment(config)
+        build_experiment(config.entries)
 
 
 def test_autocast_computes_products_in_bfloat16_and_gradients_in_the_weights_type():

@@ -34,7 +34,6 @@ from hetsim.config.build import build_experiment
 from hetsim.config.compose import composed
 from hetsim.results.tables.metrics import METRICS
 from hetsim.runtime.world import effect_types
-from hetsim.sweeps import job
 from hetsim.trust.shipped import configs
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -160,7 +159,6 @@ def test_cluster_mds_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         if "backend.emulate=quota" in typed and refused() is not None:
             continue
         monkeypatch.setattr(sys, "argv", [*typed, "pictures=false"])
-        monkeypatch.setattr(job, "failures", [])
         with pytest.raises(SystemExit) as ended:
             main()
         assert not ended.value.code, typed
@@ -295,7 +293,6 @@ def test_own_methods_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     commands = [typed for typed in commands if typed[0] != "export"]
     for typed in commands:
         monkeypatch.setattr(sys, "argv", typed)
-        monkeypatch.setattr(job, "failures", [])
         if typed[0] == "hetsim-compare":
             compare_main()
             continue
@@ -320,7 +317,6 @@ def test_own_workloads_page_is_true(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     told = []
     for typed in commands:
         monkeypatch.setattr(sys, "argv", typed)
-        monkeypatch.setattr(job, "failures", [])
         if typed[0] in ("hetsim-compare", "hetsim-table"):
             {"hetsim-compare": compare_main, "hetsim-table": table_main}[typed[0]]()
         else:
@@ -350,7 +346,6 @@ def test_the_page_of_comparisons_is_true(tmp_path: Path, monkeypatch: pytest.Mon
     (block,) = re.findall(r"```sh\n(.*?)```", COMPARISON, flags=re.DOTALL)
     for typed in map(shlex.split, block.splitlines()):
         monkeypatch.setattr(sys, "argv", typed)
-        monkeypatch.setattr(job, "failures", [])
         capsys.readouterr()
         if typed[0] == "hetsim-compare":
             compare_main()
@@ -387,8 +382,8 @@ def test_each_run_that_a_page_shows_can_be_composed() -> None:
 
     for page, words in shown:
         try:
-            config, *_ = composed([word for word in words if not word.startswith("hydra.sweep")], config_dir=None)
-            build_experiment(config)
+            config = composed([word for word in words if not word.startswith("hydra.sweep")])
+            build_experiment(config.entries)
         except ValueError as error:
             pytest.fail(f"{page}: hetsim {shlex.join(words)}: {error}")
     assert len(shown) > 12

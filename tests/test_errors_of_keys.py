@@ -13,7 +13,7 @@ import hetsim
 from hetsim.cli.main import main
 from hetsim.config.build import build_experiment
 from hetsim.config.compose import composed
-from hetsim.config.unknown_keys import MEANT
+from hetsim.config.schema import MEANT
 from hetsim.sweeps.space import parsed
 
 pytestmark = pytest.mark.slow
@@ -106,7 +106,7 @@ def test_a_wrong_key_is_named_and_mended(
     assert said in str(caught.value)
     assert not FOREIGN.search(str(caught.value))
     if instead:
-        build_experiment(composed([*QUICK, *words(instead)], config_dir=None)[0])
+        build_experiment(composed([*QUICK, *words(instead)], folder=".").entries)
 
 
 @pytest.mark.parametrize("typed", [typed for typed, (said, _) in TYPED.items() if "cannot be read" in said or "close its" in said])
@@ -120,7 +120,7 @@ def test_a_search_says_the_same_of_what_cannot_be_read(typed: str) -> None:
 
 def test_no_synonym_is_a_key() -> None:
     """Otherwise what one says would be refused."""
-    composed_keys = set(composed([], config_dir=None)[0])
+    composed_keys = set(composed([], folder=".").entries)
 
     assert not composed_keys & MEANT.keys()
 
@@ -140,4 +140,4 @@ NAMES = {
 @pytest.mark.parametrize("typed", NAMES)
 def test_a_cluster_that_was_typed_over_a_shipped_one_is_not_called_so(typed: tuple[str, ...]) -> None:
     """Results of another cluster are not those of the one with this name."""
-    assert build_experiment(composed([*QUICK, *typed], config_dir=None)[0])[0].cluster.name == NAMES[typed]
+    assert build_experiment(composed([*QUICK, *typed], folder=".").entries)[0].cluster.name == NAMES[typed]

@@ -12,7 +12,6 @@ from worlds import exit_status
 
 from hetsim.cli.main import main
 from hetsim.cli.table import main as table_main
-from hetsim.sweeps import job
 
 pytestmark = pytest.mark.slow
 
@@ -34,7 +33,6 @@ def test_the_page_answers_its_question(tmp_path: Path, monkeypatch: pytest.Monke
     )
 
     for (_, *words), table in (speed, with_noise, ([QUICK.get(word, word) for word in learning[0]], learning[1]), hidden):
-        monkeypatch.setattr(job, "failures", [])
         assert exit_status(monkeypatch, "hetsim", main, *words) == 0
         capsys.readouterr()
         if table == learning[1]:

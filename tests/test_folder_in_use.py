@@ -16,7 +16,6 @@ from worlds import exit_status
 from hetsim.cli.main import main
 from hetsim.errors import RunFailed
 from hetsim.files import lock
-from hetsim.sweeps import job
 
 pytestmark = pytest.mark.slow
 
@@ -25,7 +24,6 @@ QUICK = ("workload=quadratic", "budget.epochs=1", "pictures=false", "trace=none"
 
 def command(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
     """Exit status of `hetsim` with these arguments."""
-    job.failures.clear()
     return exit_status(monkeypatch, "hetsim", main, *arguments)
 
 

@@ -18,7 +18,6 @@ from hetsim.cli.main import main
 from hetsim.config.errors import sentence
 from hetsim.files.writing import unfinished
 from hetsim.runtime.recording import trace
-from hetsim.sweeps import job
 
 FULL = Path("/dev/full")
 
@@ -31,7 +30,6 @@ FILES = ("config.yaml", "trace.parquet", "timeline.png", "curve.png", "curve.csv
 
 def command(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
     """Exit status of `hetsim` with these arguments."""
-    job.failures.clear()
     return exit_status(monkeypatch, "hetsim", main, *arguments)
 
 

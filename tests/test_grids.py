@@ -79,7 +79,7 @@ def test_a_grid_may_be_a_file_of_ones_own(tmp_path: Path, monkeypatch: pytest.Mo
         assert f"grid.ssgd.{key} cannot be varied in a grid" in capsys.readouterr().err
     (tmp_path / "grid" / "mine.yaml").write_text("ssgd: {data_root: ['${oc.select:x}']}\n")
     assert exit_status(monkeypatch, "hetsim", main, *typed, "method=ssgd") == 1
-    assert "mine.yaml has a reference in grid.ssgd.data_root.0 that is no ${key}" in capsys.readouterr().err
+    assert "mine.yaml has a reference in ssgd.data_root.0 that is no ${key}" in capsys.readouterr().err
 
 
 BAD = {

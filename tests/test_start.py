@@ -30,7 +30,7 @@ read, looked = Counter(), []
 atexit.register(tell)
 from hetsim.cli import scripts
 sys.addaudithook(watch)
-gc.callbacks.append(lambda phase, _: looked.append("hetsim.sweeps.task" in sys.modules))
+gc.callbacks.append(lambda phase, _: looked.append("hetsim.sweeps.single" in sys.modules))
 sys.argv[0] = "hetsim"
 scripts.hetsim()
 """
@@ -69,7 +69,7 @@ def test_a_timing_only_run_starts_without_detours(tmp_path: Path) -> None:
     told = started(tmp_path, *QUICK)
 
     assert {"hetsim.sim.lockstep.world", "pyarrow"} <= {*told["modules"]}
-    assert {"torch", "simpy", "email", "joblib", "numpy.ma", "hetsim.catalogue", "hetsim.sweeps.sweeper"} & {*told["modules"]} == set()
+    assert {"torch", "simpy", "email", "joblib", "numpy.ma", "hetsim.catalogue", "hetsim.sweeps.sweep"} & {*told["modules"]} == set()
     assert {Path(file).name: times for file, times in told["read"].items() if times > 1} == {"mixed4.yaml": 2}
     assert set(told["collections"]) == {True}
     assert told["kept"] > 50_000

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 import re
 import shlex
 import sys
@@ -15,7 +14,6 @@ import pages
 import pytest
 from examples import examples
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
-from hydra.core.utils import JobReturn, JobStatus
 from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import DictConfig, OmegaConf
@@ -25,14 +23,12 @@ from hetsim.checkpoints import saver
 from hetsim.cli.main import main
 from hetsim.cli.search import main as search_main
 from hetsim.cli.table import main as table_main
+from hetsim.config.compositions import compositions
 from hetsim.config.errors import sentence
-from hetsim.config.guard import compositions
 from hetsim.config.resolved import resolved
 from hetsim.files.identity import folder_name, identity_of, typed_overrides
 from hetsim.runtime.checkpointing import STOPPED, Due
-from hetsim.sweeps import basic_launcher, job
-from hetsim.sweeps.outcomes import Outcome
-from hetsim.sweeps.record import SweepRecord
+from hetsim.sweeps import sweep as sweeps
 
 pytestmark = pytest.mark.slow
 
@@ -42,7 +38,6 @@ TINY = ("workload=phantom", "budget.epochs=null", "budget.updates=4", "trace=non
 def command(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     """Exit status of `hetsim` with these arguments."""
     monkeypatch.setattr(sys, "argv", ["hetsim", *arguments])
-    job.failures.clear()
     with pytest.raises(SystemExit) as ended:
         main()
     return int(ended.value.code or 0)
@@ -223,12 +218,13 @@ def test_a_sweep_composes_each_choice_once(tmp_path: Path, monkeypatch: pytest.M
         return load(loader, config_name, overrides, *more, **options)
 
     monkeypatch.setattr(ConfigLoaderImpl, "_load_configuration_impl", counted)
-    monkeypatch.setattr(compositions, "_own", {})  # what single runs of this process have composed
+    compositions.cache_clear()  # of what single runs of this process have composed
 
     assert command(monkeypatch, "-m", *TINY, "method=ssgd,asgd", "seed=0,1", f"hydra.sweep.dir={tmp_path}") == 0
     assert composed == ["method=ssgd,asgd seed=0,1", "method=ssgd", "method=asgd"], composed
 
 
+BASIC = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
 LostJob = type("FailedJobError", (RuntimeError,), {"__module__": "submitit.core.utils"})
 
 
@@ -252,14 +248,13 @@ def test_a_sweep_that_breaks_off_is_one_sentence(
     def launch(*_: Any, **__: Any) -> None:
         raise error
 
-    monkeypatch.setattr(basic_launcher.InThisProcess, "launch", launch)
+    monkeypatch.setitem(sweeps.LAUNCHERS, BASIC, launch)
 
     assert command(monkeypatch, "-m", *TINY, f"hydra.sweep.dir={tmp_path}") == 1
     captured = capsys.readouterr()
     assert captured.err.startswith(f"hetsim: error: {told}")
     assert captured.err.count("\n") == 1
     assert captured.out == ""
-    assert SweepRecord.current is None
 
 
 def test_an_interrupted_sweep_says_how_to_go_on(
@@ -270,48 +265,10 @@ def test_an_interrupted_sweep_says_how_to_go_on(
     def launch(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(basic_launcher.InThisProcess, "launch", launch)
+    monkeypatch.setitem(sweeps.LAUNCHERS, BASIC, launch)
 
     assert command(monkeypatch, "-m", *TINY, f"hydra.sweep.dir={tmp_path}") == 130
     assert capsys.readouterr().err == f"hetsim: interrupted: add hydra.sweep.dir={os.path.relpath(tmp_path)} to resume\n"
-
-
-def test_an_outcome_that_cannot_be_written_fails_the_sweep(tmp_path: Path) -> None:
-    """A run in another process must not look as if it had succeeded; its outcome comes back instead as the error."""
-    hydra = {"sweep": {"dir": str(tmp_path)}, "sweeper": {}, "launcher": {}, "overrides": {"task": []}}
-    hydra |= {
-        "verbose": False,
-        "job_logging": None,
-        "output_subdir": None,
-        "callbacks": {},
-        "job": {"num": 3, "chdir": None, "env_set": {}},
-    }
-    config = OmegaConf.create({"hydra": hydra})
-    record = SweepRecord()
-    try:
-        record.on_multirun_start(config)
-        copy = pickle.loads(pickle.dumps(record))
-        (written, lost) = (JobReturn(status=JobStatus.COMPLETED, _return_value=Outcome("a", ("seed=0",))) for _ in range(2))
-        copy.on_job_end(config, written)
-        (file,) = tmp_path.glob(".outcomes-*/*.json")
-        assert Outcome.from_json(file.read_text()) == written.return_value
-        file.unlink()
-        file.parent.rmdir()
-        file.parent.touch()
-        copy.on_job_end(config, lost)
-    finally:
-        record.close()
-
-    assert written.status == JobStatus.COMPLETED
-    assert lost.status == JobStatus.FAILED
-    assert isinstance(lost._return_value, OSError)
-    assert record.outcomes == []
-
-
-def test_a_sweep_without_its_record_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Nobody would count the runs that failed."""
-    assert command(monkeypatch, "-m", *TINY, "~hydra.callbacks.sweep_record", f"hydra.sweep.dir={tmp_path}") == 1
-    assert "hydra.callbacks lacks hetsim.sweeps.record.SweepRecord" in capsys.readouterr().err
 
 
 LEAVES = st.none() | st.booleans() | st.integers(-2, 2) | st.floats(-2, 2) | st.text("01[]", max_size=2)

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from omegaconf import OmegaConf
 from worlds import exit_status
 
 import hetsim
@@ -16,8 +15,8 @@ from hetsim.cli.main import main
 from hetsim.cli.table import main as table
 from hetsim.cluster.quantities import OPAQUE
 from hetsim.config.build import build_experiment
-from hetsim.config.compose import composed
-from hetsim.config.written_config import entries_of, identity, without_hydra
+from hetsim.config.compose import composed, entries_as_typed
+from hetsim.config.resolved import resolved
 from hetsim.files.identity import identity_of
 from hetsim.results.tables.typed_values import pairs, same
 from hetsim.sweeps.space import same_words
@@ -60,7 +59,7 @@ EACH = [(word, other) for word, others in SPELLINGS.items() for other in others]
 @pytest.mark.parametrize(("word", "other"), [pair for pair in EACH if pair != ("learning_rate=1e-3", "+learning_rate=1e-3")])
 def test_a_run_has_one_identity_however_a_value_is_written(word: str, other: str) -> None:
     """So the sweep that holds it, and the run that is resumed, know it again."""
-    one, two = (identity(entries_of(composed([*QUICK, each], config_dir=None)[0])) for each in (word, other))
+    one, two = (composed([*QUICK, each], folder=".").identity for each in (word, other))
 
     assert one == two
 
@@ -78,10 +77,9 @@ def _with_points(entry: Any) -> Any:
 @pytest.mark.parametrize("method", sorted(path.stem for path in (CONFIGS / "method").glob("*.yaml")))
 def test_a_whole_number_may_have_a_decimal_point(method: str) -> None:
     """In each key of each method's config."""
-    config = composed(["workload=quadratic", f"method={method}"], config_dir=None)[0]
-    plain = OmegaConf.to_container(without_hydra(config), resolve=True)
+    plain = entries_as_typed(["workload=quadratic", f"method={method}"])
 
-    one, two = (build_experiment(OmegaConf.create(each))[0] for each in (plain, _with_points(plain)))
+    one, two = (build_experiment(resolved(each))[0] for each in (plain, _with_points(plain)))
 
     assert repr(two) == repr(one)
 
@@ -89,7 +87,7 @@ def test_a_whole_number_may_have_a_decimal_point(method: str) -> None:
 @pytest.mark.parametrize("word", ["seed=1.5", "threads=1e30", "seed=nan"])
 def test_another_number_is_no_whole_one(word: str) -> None:
     with pytest.raises(ValueError, match="must be a whole number, not"):
-        build_experiment(composed([*QUICK, word], config_dir=None)[0])
+        build_experiment(composed([*QUICK, word], folder=".").entries)
 
 
 def test_an_option_takes_a_time_with_its_unit(sweep: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -207,7 +205,7 @@ TAKE_FILES: dict[str, Callable[[pytest.MonkeyPatch], object]] = {
     "hetsim.run": lambda _: hetsim.run(*QUICK, FILE, folder="run").summary["cluster"] == "mine",
     "hetsim.sweep": lambda _: hetsim.sweep({**KEYS, "cluster": FILE[8:]}, folder="sweep"),
     "hetsim-advise": lambda _: asked([FILE, "timing"], None).experiment.cluster.name == "mine",
-    "hetsim-search and hetsim-calibrate": lambda _: composed([*QUICK, FILE], config_dir=None)[0].cluster.name == "mine",
+    "hetsim-search and hetsim-calibrate": lambda _: composed([*QUICK, FILE], folder=".").entries["cluster"]["name"] == "mine",
 }
 
 
@@ -228,7 +226,6 @@ def test_a_file_of_a_choice_is_taken_for_the_choice(command: str, monkeypatch: p
         (["cluster=mixed8"], "my", "mixed8.yaml has the name of a choice that ships with hetsim, which would be taken: rename the file"),
         ([FILE], "other", "cluster=mine is a file in each of other, my: rename all but one of them"),
         ([f"{FILE},other/cluster/mine.yaml"], None, "my/cluster has a mine.yaml, too: rename one of them"),
-        ([FILE, "hydra.searchpath=[]"], None, "hydra.searchpath=[] does not go with the path of a file: type cluster=mine"),
     ],
 )
 def test_a_file_that_would_not_be_taken_is_refused(words: list[str], config_dir: str | None, said: str) -> None:

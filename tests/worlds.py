@@ -17,6 +17,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from hetsim.config.build import build_experiment
+from hetsim.config.compose import entries_of
 from hetsim.coordination.state import State
 from hetsim.effects import Batch, Contribution
 from hetsim.runtime.experiment import Experiment
@@ -125,7 +126,7 @@ def experiment(*choices: str, cluster: dict[str, Any] | None = None, budget: dic
     config.merge_with(changes)
     if cluster is not None:
         OmegaConf.update(config, "cluster", cluster, merge=False)
-    return build_experiment(config)[0]
+    return build_experiment(entries_of(config))[0]
 
 
 class Row(NamedTuple):

@@ -6,14 +6,13 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
 from hetsim import checks
 from hetsim.advice.simulated import Goal, experiment_of
 from hetsim.catalogue.tables import shipped_catalogue
-from hetsim.config.compose import composed
+from hetsim.config.compose import entries_as_typed
 from hetsim.config.methods import Method, shipped
-from hetsim.config.named_gpus import Named, named_gpus
+from hetsim.config.resolved import Named, named_gpus
 from hetsim.config.typed import as_typed
 from hetsim.distributed.environment import check_alone
 from hetsim.runtime.experiment import Experiment
@@ -53,8 +52,7 @@ class AdviceQuestion:
     @cached_property
     def named(self) -> Named | None:
         """The catalogue's data of the named GPUs; None if no GPU is named."""
-        config, _, _ = composed([*self.words, f"method={BASELINE}"], config_dir=None if self.config_dir is None else Path(self.config_dir))
-        return named_gpus(config.cluster)
+        return named_gpus(entries_as_typed([*self.words, f"method={BASELINE}"], self.config_dir)["cluster"])
 
     @property
     def gpus(self) -> Mapping[str, tuple[int, ...]]:

@@ -6,10 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
-from hetsim.config.build import build_experiment, refuse_unread_rates
+from hetsim.config.build import build_experiment
 from hetsim.config.compose import composed
 from hetsim.config.errors import USERS, sentence
 from hetsim.config.start import check_download
@@ -97,11 +96,10 @@ def run(experiment: Experiment) -> SimulatedRun:
 
 def experiment_of(words: Sequence[str], config_dir: str | None) -> Experiment:
     """The experiment of these arguments. Raises ValueError if they are invalid."""
-    config, _, typed = composed(words, config_dir=None if config_dir is None else Path(config_dir))
+    config = composed(words, config_dir=config_dir, folder=".")
     try:
-        refuse_unread_rates(config, typed)
-        experiment, _ = build_experiment(config)
-        check_download(experiment, typed)
+        experiment, _ = build_experiment(config.entries)
+        check_download(experiment, config.words)
     except USERS as error:
         raise ValueError(sentence(error)) from None
     return experiment

@@ -19,7 +19,7 @@ from hetsim.advice.progress import Progress, StoppedEarly
 from hetsim.advice.simulated import SimulatedRun, simulate, sizes
 from hetsim.advice.variants import Variant, least_seconds, simulate_variant
 from hetsim.config.errors import sentence
-from hetsim.config.guard.folders import check_folder
+from hetsim.config.typed import check_folder
 from hetsim.errors import RunFailed
 from hetsim.files.reading import check_is_no_link
 from hetsim.files.writing import part_from_hard_links

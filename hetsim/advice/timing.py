@@ -20,7 +20,7 @@ from hetsim.advice.variants import Variant
 from hetsim.catalogue.times import Times
 from hetsim.cluster.network.changing import changes, seconds_of_changes
 from hetsim.config.methods import FAMILIES
-from hetsim.config.named_gpus import Named
+from hetsim.config.resolved import Named
 from hetsim.workloads.task import BYTES
 
 STEPS = 20_000

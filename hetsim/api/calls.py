@@ -86,20 +86,16 @@ def run(*words: str, trust: Sequence[str] = (), config_dir: str | Path | None = 
     """
     from hetsim.config.compose import composed
     from hetsim.config.errors import in_one_sentence
-    from hetsim.config.resumed import automatic, finished_already, with_resumed
+    from hetsim.config.resumed import finished_already
     from hetsim.config.start import start
     from hetsim.config.typed import words_for
     from hetsim.files.lock import only_run_in
 
-    config, usual, typed = composed(
-        [*words, *words_for(keys), *_trusted(trust)], config_dir=None if config_dir is None else Path(config_dir)
-    )
-    place = usual if folder is None else Path(folder)
-    if place.is_symlink():
-        raise ValueError(f"{place} is a link, and would be written through: give another folder")
+    config = composed([*words, *words_for(keys), *_trusted(trust)], config_dir=config_dir, folder=folder)
+    if config.folder.is_symlink():
+        raise ValueError(f"{config.folder} is a link, and would be written through: give another folder")
     try:
-        config = with_resumed(automatic(config, typed, place), typed)
-        summary = finished_already(config, typed, place) or start(config, place, typed, only_run_in)
+        summary = finished_already(config.entries, config.words, config.folder) or start(config, only_run_in)
     except Exception as error:
         whole = "".join(traceback.format_exception(error))  # a notebook shows it
         is_printable = all(map(str.isprintable, whole.split("\n")))
@@ -108,7 +104,7 @@ def run(*words: str, trust: Sequence[str] = (), config_dir: str | Path | None = 
         raise in_one_sentence(error) from (error if is_printable else None)
     if summary is None:
         raise RunFailed("another process leads this run: call hetsim.run in one process, or start the command by a launcher")
-    return Run(place, summary)
+    return Run(config.folder, summary)
 
 
 def _trusted(trust: Sequence[str]) -> tuple[str, ...]:
@@ -145,8 +141,7 @@ def sweep(
         ValueError: a config is wrong; one sentence says what to type.
         RunFailed: all runs failed. If only some fail, a warning lists them.
     """
-    from hetsim.config.guard.folders import check_folder
-    from hetsim.config.typed import as_typed, quoted
+    from hetsim.config.typed import as_typed, check_folder, quoted
     from hetsim.sweeps.sweep import swept, words_of
 
     words = [*words_of(varied), *_trusted(trust)]

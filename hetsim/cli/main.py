@@ -8,18 +8,15 @@ import shlex
 import sys
 import warnings
 from collections.abc import Iterator
-from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from hetsim.checks import one_line
 from hetsim.cli.command import command
 from hetsim.cli.ending import LAUNCHED, raise_at_signals, said
 from hetsim.cli.ending import status as ended
-from hetsim.config.arguments import check_options, config_dir, idle_word, options_first, verbose, without_control_characters
+from hetsim.config.arguments import asks_to_show, idle_word, read_arguments, show, verbose
 from hetsim.config.completion import completion
 from hetsim.config.errors import USERS, report, show_traceback, tell_stopped
-from hetsim.config.guard.folders import check_folder
-from hetsim.config.typed_files import with_files
 from hetsim.distributed.environment import GOES_ON, WATCH, is_launched
 from hetsim.distributed.launch.failure_report import leave_reason
 from hetsim.distributed.rank.cleanup import follow_launcher
@@ -27,11 +24,10 @@ from hetsim.errors import RunFailed, RunStopped
 from hetsim.memory import out_of_memory
 from hetsim.runtime.checkpointing import STOPPED
 from hetsim.runtime.output import discard_output, has_failed, outlive_readers
-from hetsim.sweeps import job
-from hetsim.sweeps.launchers import own_plugins
-from hetsim.sweeps.record import RESUME, Refused, SweepRecord, launch_failure
-from hetsim.sweeps.task import run_by_hydra
 from hetsim.version import __version__
+
+if TYPE_CHECKING:
+    from hetsim.sweeps.sweep import Sweep
 
 
 def main() -> None:
@@ -46,47 +42,70 @@ def main() -> None:
         sys.exit(0)
     raise_at_signals()
     follow_launcher()
-    if LAUNCHED & os.environ.keys():  # a launcher may end this rank at any time: import before Hydra makes the run's folder
+    if LAUNCHED & os.environ.keys():  # a launcher may end this rank at any time: import before the run makes its folder
         import hetsim.config.start  # noqa: F401
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises errors instead of printing them; they are reported here
-    job.failures.clear()
-    sys.argv[1:] = options_first(sys.argv[1:])
+    sweep: Sweep | None = None
+    status = 0
     try:
-        check_options(sys.argv[1:])
-        check_folder("the current folder", Path.cwd())
-        sys.argv[1:] = with_files(sys.argv[1:], config_dir(sys.argv[1:]), of_option=True)
-        with own_plugins(), _own_warnings(), without_control_characters(sys.argv[1:]):
-            run_by_hydra()
-        sweep = SweepRecord.current
-        status = 0 if not job.failures and (sweep is None or sweep.report()) else 1
-    except Refused as refused:
-        report(refused.error)
-        sys.exit(1)
+        typed = read_arguments(sys.argv[1:])
+        words = typed.overrides
+        with _own_warnings():
+            if asks_to_show(typed):
+                show(typed)
+            elif typed.multirun:
+                from hetsim.sweeps.sweep import Sweep
+
+                sweep = Sweep(words, typed.config_dir, typed.config_name)
+                status = 0 if _report(sweep) else 1
+            else:
+                from hetsim.sweeps.single import run_single
+
+                outcome = run_single(words, config_dir=typed.config_dir, name=typed.config_name, verbose=verbose(words))
+                status = 0 if outcome.failure is None else 1
+        if status == 0 and not is_launched() and (word := idle_word(words, multirun=typed.multirun)):
+            print(f"hetsim: warning: {one_line(word)} does nothing {'with' if typed.multirun else 'without'} -m", file=sys.stderr)
     except RunStopped as stopped:
         tell_stopped(stopped)
         status = STOPPED
     except KeyboardInterrupt as signalled:
         discard_output()
-        if SweepRecord.current is not None:
-            SweepRecord.current.remove_unfinished()
-        print(f"hetsim: {said(signalled)}{_resume(SweepRecord.current)}", file=sys.stderr)
+        again = ""
+        if sweep is not None:
+            sweep.remove_unfinished()
+            again = f": add hydra.sweep.dir={shlex.quote(os.path.relpath(sweep.folder))} to resume"
+        print(f"hetsim: {said(signalled)}{again}", file=sys.stderr)
         sys.exit(ended(signalled))
     except Exception as error:
-        short = out_of_memory(error)
-        failure = RunFailed(short) if short else error if isinstance(error, USERS) else None
-        if failure is None and SweepRecord.current is not None:
-            failure = launch_failure(error)
-        if failure is None or verbose(sys.argv):
-            show_traceback()
-        else:
-            report(failure)
+        _report_error(error, sweep)
         sys.exit(1)
-    finally:
-        if SweepRecord.current is not None:
-            SweepRecord.current.close()
-    if status == 0 and not is_launched() and (word := idle_word(sys.argv[1:])):
-        print(f"hetsim: warning: {one_line(word)} does nothing {'with' if word.startswith('hydra.run') else 'without'} -m", file=sys.stderr)
     _exit(status)
+
+
+def _report(sweep: Sweep) -> bool:
+    """Execute a sweep, and print how its runs ended. Returns whether all have succeeded."""
+    from hetsim.sweeps.sweep import closing_line, failure_lines
+
+    outcomes = sweep.run()
+    print(closing_line(outcomes, os.path.relpath(sweep.folder)), flush=True)
+    failures = failure_lines(outcomes)
+    if failures:
+        leave_reason(failures)
+        print(failures, file=sys.stderr, flush=True)
+    return not failures
+
+
+def _report_error(error: Exception, sweep: Sweep | None) -> None:
+    """Print an error as one sentence, or with its traceback if that was asked for, or if it is a fault of hetsim's."""
+    short = out_of_memory(error)
+    failure = RunFailed(short) if short else error if isinstance(error, USERS) else None
+    if failure is None and sweep is not None:
+        from hetsim.sweeps.sweep import launch_failure
+
+        failure = launch_failure(error)
+    if failure is None or verbose(sys.argv):
+        show_traceback()
+    else:
+        report(failure)
 
 
 def _exit(status: int) -> NoReturn:
@@ -104,7 +123,3 @@ def _own_warnings() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_, **__: print(f"hetsim: warning: {one_line(str(message))}", file=sys.stderr)
         yield
-
-
-def _resume(sweep: SweepRecord | None) -> str:
-    return "" if sweep is None else f": {RESUME.format(folder=shlex.quote(str(sweep.folder)))}"

@@ -1,27 +1,82 @@
-"""The arguments of a command line, before Hydra reads them."""
+"""The arguments of the command `hetsim`, which are Hydra's, and the texts that `--help`, `--cfg`, `--info` and `--hydra-help` print."""
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import io
 import re
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from typing import Any
+import textwrap
+from collections.abc import Sequence
+from string import Template
 
-from hydra._internal.hydra import Hydra
 from hydra._internal.utils import get_args_parser
+from omegaconf import OmegaConf
 
 from hetsim.checks import printable
+from hetsim.config.compositions import Compositions, compositions, hydra_version, without_hydra, written_out
+from hetsim.config.typed import check_readable, with_files
+from hetsim.trust.shipped import names
 
 WITH_VALUE = (
     *("--cfg", "-c", "--config-dir", "-cd", "--config-path", "-cp", "--config-name", "-cn"),
     *("--package", "-p", "--experimental-rerun"),
 )
 """Hydra's options that take a value."""
+MODE = re.compile(r"[+]*hydra\.mode=(RUN|MULTIRUN)", re.IGNORECASE)
+"""A word that says whether the command is a sweep."""
+
+ABOUT = {
+    "method": "a published method, as a choice from each group of policies ('hetsim-methods' describes each)",
+    "experiment": "a paper's own values; those of 'method' suit small workloads",
+    "allocation": "how many samples each worker takes",
+    "weighting": "how much a gradient counts",
+    "discount": "how much less a stale gradient counts",
+    "compensation": "how a stale gradient is corrected",
+    "admission": "which gradients the server applies, and which workers it releases",
+    "compression": "how a push to the server, or a change by local steps, is compressed",
+    "coordination": "the program that each rank runs: who computes, sends and waits",
+    "backend": "sim simulates in virtual time, dist trains in real processes by torch.distributed",
+    "cluster": "nodes, links and faults; machines is for 'cluster.machines=[…]' (docs/guide/describe-a-cluster.md)",
+    "workload": "the model and its data; phantom has sizes only, own is a model of yours (docs/guide/own-workload.md)",
+    "partition": "with data=owned, which worker each sample belongs to (docs/guide/owned-data.md)",
+    "optimizer": "on the vector of all parameters; or any such class of torch's, as optimizer._target_=torch.optim.…",
+    "local_optimizer": "of the workers' local steps, in methods that have some",
+    "regional_optimizer": "of the local servers, in methods that have some",
+}
+"""The groups of choices, in the order of --help, each with what a choice decides."""
+WIDTH, INDENT = 148, 20
 
 
-def options_first(arguments: Sequence[str]) -> list[str]:
+def read_arguments(arguments: Sequence[str]) -> argparse.Namespace:
+    """Hydra's options, and the words of the config as `overrides`. Raises ValueError for other options, and for those that run code."""
+    for argument in arguments:
+        option = argument.split("=")[0]
+        if option.startswith("--e") and "--experimental-rerun".startswith(option):
+            raise ValueError(
+                f"{option} is not allowed, because it reads a pickle, which may run code: type the overrides in the run's config.yaml"
+            )
+    printed = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(printed):
+            read = get_args_parser().parse_args(_options_first(arguments))
+    except SystemExit as ended:
+        if not ended.code:
+            raise
+        reason = printed.getvalue().strip().split("\n")[-1].partition("error: ")[2]
+        raise ValueError(f"the options cannot be read ({reason}): see 'hetsim --help'") from None
+    if read.shell_completion:
+        raise ValueError("--shell-completion is not allowed, as Hydra's script for it evaluates the names of files: see 'hetsim --help'")
+    if read.config_path is not None:
+        raise ValueError("--config-path would leave out hetsim's own configs: type --config-dir for a further folder")
+    read.config_name = read.config_name or "config"
+    for word in read.overrides:
+        if mode := MODE.fullmatch(word):
+            read.multirun = mode[1].upper() == "MULTIRUN"
+    return read
+
+
+def _options_first(arguments: Sequence[str]) -> list[str]:
     """The same arguments in the order that Hydra requires: its options, then the config's overrides."""
     options, overrides, rest = [], [], list(arguments)
     while rest:
@@ -35,69 +90,55 @@ def options_first(arguments: Sequence[str]) -> list[str]:
     return options + overrides
 
 
-@contextlib.contextmanager
-def without_control_characters(arguments: Sequence[str]) -> Iterator[None]:
-    """Within this context, `--info`, `--cfg` and `--help` print untrusted names and texts without control characters."""
-    parsed, _ = get_args_parser().parse_known_args([*arguments])
-    if not (parsed.info or parsed.cfg or parsed.help):
-        yield
-        return
-    told = io.StringIO()
-    listed = Hydra.format_config_groups
-    Hydra.format_config_groups = lambda *given, **more: _Later(lambda: listed(*given, **more))  # type: ignore[method-assign,assignment]
-    try:
-        with contextlib.redirect_stdout(told):
-            yield
-    finally:
-        Hydra.format_config_groups = listed  # type: ignore[method-assign]
-        print("\n".join(map(printable, told.getvalue().split("\n"))), end="")
+def idle_word(words: Sequence[str], *, multirun: bool) -> str | None:
+    """A word about sweeps in a single run, or about single runs in a sweep, which has no effect; None if there is none."""
+    idle = re.compile(r"hydra\.run\..*" if multirun else r"hydra([./](sweeper|launcher)|\.sweep)\b.*")
+    return next((word for word in words if idle.fullmatch(word)), None)
 
 
-class _Later:
-    """A text that is made only if a template contains it. Hydra would list all groups and choices for each `--help`."""
-
-    def __init__(self, made: Callable[..., Any]) -> None:
-        self._made = made
-
-    def __str__(self) -> str:
-        return str(self._made())
-
-
-def check_options(arguments: Sequence[str]) -> None:
-    """Raise ValueError for arguments that are no options of Hydra, and for options that run code."""
-    for argument in arguments:
-        option = argument.split("=")[0]
-        if option.startswith("--e") and "--experimental-rerun".startswith(option):
-            raise ValueError(
-                f"{option} is not allowed, because it reads a pickle, which may run code: type the overrides in the run's config.yaml"
-            )
-    told = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(told):
-            parsed = get_args_parser().parse_args([*arguments])
-    except SystemExit as ended:
-        if not ended.code:
-            raise
-        reason = told.getvalue().strip().split("\n")[-1].partition("error: ")[2]
-        raise ValueError(f"the options cannot be read ({reason}): see 'hetsim --help'") from None
-    if parsed.shell_completion:
-        raise ValueError("--shell-completion is not allowed, as Hydra's script for it evaluates the names of files: see 'hetsim --help'")
-
-
-def config_dir(arguments: Sequence[str]) -> Path | None:
-    """The folder of --config-dir; None without this option."""
-    parsed, _ = get_args_parser().parse_known_args([*arguments])
-    return None if parsed.config_dir is None else Path(parsed.config_dir)
-
-
-def idle_word(arguments: Sequence[str]) -> str | None:
-    """An argument about sweeps in a single run, or about single runs in a sweep, which has no effect; None if there is none."""
-    parsed, words = get_args_parser().parse_known_args([*arguments])
-    sweeps = parsed.multirun or any(word.lower() == "hydra.mode=multirun" for word in arguments)
-    idle = re.compile(r"hydra\.run\..*" if sweeps else r"hydra([./](sweeper|launcher)|\.sweep)\b.*")
-    return next((word for word in (*parsed.overrides, *words) if idle.fullmatch(word)), None)
-
-
-def verbose(arguments: Sequence[str]) -> bool:
+def verbose(words: Sequence[str]) -> bool:
     """Whether errors are printed with tracebacks."""
-    return any(argument.lower() == "hydra.verbose=true" for argument in arguments)
+    return any(word.lower() == "hydra.verbose=true" for word in words)
+
+
+def asks_to_show(arguments: argparse.Namespace) -> bool:
+    """Whether these arguments ask for a text instead of a run."""
+    return bool(arguments.help or arguments.hydra_help or arguments.cfg or arguments.info)
+
+
+def show(arguments: argparse.Namespace) -> None:
+    """Print the text, without control characters, because it may contain somebody else's names."""
+    arguments.overrides, folders = with_files(arguments.overrides, arguments.config_dir)
+    check_readable(arguments.overrides)
+    choices = compositions(folders, arguments.config_name)
+    shown = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(shown):
+            _show(arguments, choices)
+    finally:
+        print("\n".join(map(printable, shown.getvalue().split("\n"))), end="")
+
+
+def _show(arguments: argparse.Namespace, choices: Compositions) -> None:
+    if arguments.help:
+        config = choices.config(arguments.overrides)
+        template = Template(written_out(config, "hydra.help.template"))
+        text = OmegaConf.to_yaml(without_hydra(config), resolve=arguments.resolve)
+        print(template.safe_substitute(CONFIG=text, GROUPS="\n".join(map(_group_line, ABOUT))))
+        return
+    from hydra._internal.hydra import Hydra
+
+    words = {"config_name": choices.name, "overrides": arguments.overrides}
+    with hydra_version():
+        hydra = Hydra("hetsim", choices.loader)
+        if arguments.hydra_help:
+            hydra.hydra_help(choices.name, get_args_parser(), arguments)
+        elif arguments.cfg:
+            hydra.show_cfg(**words, cfg_type=arguments.cfg, package=arguments.package, resolve=arguments.resolve)
+        else:
+            hydra.show_info(arguments.info, **words)
+
+
+def _group_line(group: str) -> str:
+    text = f"{ABOUT[group]}: {' | '.join(names(group))}"
+    return textwrap.fill(text, WIDTH, initial_indent=f"{group:<{INDENT}}", subsequent_indent=" " * INDENT)

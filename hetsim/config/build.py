@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 import inspect
-import warnings
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Set
 from dataclasses import replace
 from typing import Any
-
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from hetsim import checks
 from hetsim.cluster.parse.cluster import parse_cluster
 from hetsim.cluster.quantities import convert_to_si, convert_whole_floats
-from hetsim.config.cluster_names import name_of
-from hetsim.config.errors import sentence
-from hetsim.config.model_size import check_model
-from hetsim.config.named_gpus import with_names
-from hetsim.config.resolved import resolved
+from hetsim.config.resolved import check_model, name_of, with_names
 from hetsim.config.resumed import resumed_file
-from hetsim.config.schema import AXES, GROUPS, OPTIMIZERS, OPTIONAL, PLAIN, RATES, REQUIRED, TORCH_KEYS
-from hetsim.config.unknown_keys import unknown
+from hetsim.config.schema import AXES, GROUPS, OPTIMIZERS, OPTIONAL, PLAIN, RATES, REQUIRED, TORCH_KEYS, unknown
 from hetsim.coordination.base import Coordination
+from hetsim.files.config_file import flattened
 from hetsim.policies.admission import Admission
 from hetsim.policies.allocation.base import Allocation
 from hetsim.policies.compensation import Compensation
@@ -49,21 +41,21 @@ POLICIES: dict[str, type] = {
 """Each axis of policies, with the base class of its choices."""
 CONSTRUCTED = {"optimizer": ("Optimizer", "params"), "learning_rate_schedule": ("LRScheduler", "optimizer")}
 """For each group: the base class in torch.optim, and the first argument of its constructor."""
+MISSING = "???"
+"""A mandatory value without a default."""
 WITHIN = "schedulers"
 """The option with schedules in torch's SequentialLR and ChainedScheduler."""
 
 
-def build_experiment(config: DictConfig) -> tuple[Experiment, Backend]:
-    """The objects that a config describes. Raises ValueError if it describes none."""
-    try:
-        entries = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
-    except OmegaConfBaseException as error:
-        raise ValueError(sentence(error)) from None
-    if isinstance(entries, dict) and "grid" in entries:
+def build_experiment(entries: Mapping[str, Any]) -> tuple[Experiment, Backend]:
+    """The objects that a resolved config describes. Raises ValueError if it describes none."""
+    if "grid" in entries:
         raise ValueError("grid says what a sweep varies for each method, by hydra/sweeper=basic: add -m, and type it as +grid=…")
     entries = checks.mapping("config", entries, optional=None)
     if others := [name for name in entries if name not in (*PLAIN, *GROUPS)]:
         raise ValueError(unknown(others[0]))
+    if missing := [key for key, value in flattened(entries) if value == MISSING]:
+        raise ValueError(f"{missing[0]} is missing: give it a value")
     for name in REQUIRED:
         if entries.get(name) is None:
             raise ValueError(f"{name} is missing: give it a value")
@@ -71,7 +63,7 @@ def build_experiment(config: DictConfig) -> tuple[Experiment, Backend]:
         checks.mapping(name, entries.get(name), optional=None)
     if entries.get("partition") is not None:
         checks.mapping("partition", entries["partition"], optional=None)
-    entries = resolved(with_names(convert_whole_floats(convert_to_si(entries))))
+    entries = with_names(convert_whole_floats(convert_to_si(entries)))
     trust = check_trusted(entries.get("trust"))
     _check_targets(entries, trust)
     _check_rates(entries)
@@ -221,16 +213,3 @@ def _recipe(entry: Mapping[str, Any]) -> Recipe:
     if isinstance(options.get(WITHIN), list):
         options[WITHIN] = [_recipe(part) for part in options[WITHIN]]
     return Recipe(entry["_target_"], options)
-
-
-def refuse_unread_rates(config: DictConfig, typed: Sequence[str]) -> None:
-    """Raise ValueError for a typed rate that no optimizer of this config reads. Other values without an effect give a warning."""
-    saved = config.get("checkpoint") or {}
-    if any(word.startswith("checkpoint.keep=") for word in typed) and not (saved.get("every_seconds") or saved.get("every_updates")):
-        warnings.warn("checkpoint.keep does nothing without checkpoint.every_updates or checkpoint.every_seconds: add one", stacklevel=2)
-    for rate, group in RATES.items():
-        entry = config.get(group)
-        if not entry and any(override.split("=")[0] == rate for override in typed):
-            warnings.warn(f"{rate} does nothing, because this run has no {group}", stacklevel=2)
-        if any(override.split("=")[0] == rate for override in typed) and entry and f"${{{rate}}}" not in OmegaConf.to_yaml(entry):
-            raise ValueError(f"{rate} would do nothing, because this {group} does not read it: set {group}'s own keys, such as {group}.lr")

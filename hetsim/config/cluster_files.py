@@ -8,15 +8,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-
 from hetsim import checks
 from hetsim.calibration import composition
 from hetsim.catalogue import own
 from hetsim.cluster.model import Cluster
 from hetsim.cluster.parse.cluster import parse_cluster
 from hetsim.config.errors import sentence
-from hetsim.config.guard.yaml_size import check_size
+from hetsim.config.sources import text_of, yaml_in
 from hetsim.config.yaml_text import as_yaml
 from hetsim.files.config_file import UNREADABLE
 from hetsim.files.reading import check_replaces_no_run
@@ -92,8 +90,7 @@ def config_of(what: str, file: Path) -> dict[str, Any]:
     """The config of a cluster, which has been checked. Raises ValueError with a sentence that begins with `what` if it is invalid."""
     with named(f"{what} {file}"):
         try:
-            check_size(file)
-            config = OmegaConf.to_container(OmegaConf.load(file))
+            config = yaml_in(text_of(file), file)
             parse_cluster(config)
             assert isinstance(config, dict)
             return {str(key): value for key, value in config.items()}

@@ -16,8 +16,7 @@ from hydra.errors import HydraException
 from omegaconf.errors import ConfigIndexError, MissingMandatoryValue, OmegaConfBaseException
 
 from hetsim import checks
-from hetsim.config.schema import GROUPS, PLAIN
-from hetsim.config.unknown_keys import unknown_key
+from hetsim.config.schema import GROUPS, PLAIN, unknown_key
 from hetsim.distributed.launch.failure_report import CAUSE, CONSEQUENCE, first_to_refuse, leave_reason
 from hetsim.effects import PeerLost
 from hetsim.errors import RunFailed, RunStopped
@@ -25,6 +24,8 @@ from hetsim.errors import RunFailed, RunStopped
 USERS = (ValueError, OSError, RunFailed, HydraException, OmegaConfBaseException, yaml.YAMLError)
 """The errors that a user can correct."""
 
+MISSING = "Missing mandatory value: "
+"""OmegaConf's message for a reference to a key without a value."""
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """The errors of a full disk, and of an exceeded disk quota."""
 
@@ -120,6 +121,8 @@ def _unknown_reference(found: re.Match[str], error: BaseException) -> str:
 def _unresolved(found: re.Match[str], error: BaseException) -> str:
     key = getattr(error, "full_key", None) or "a key"
     reason = found[1].split(" full_key:")[0]
+    if reason.startswith(MISSING):
+        return f"{reason.removeprefix(MISSING)} is missing: give it a value"
     why = "" if "<" in reason else f" ({reason})"  # "<" as in <lambda> of a resolver
     return f"{key} refers to something that has no value{why}: correct the reference, or write the value out"
 

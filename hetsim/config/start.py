@@ -10,16 +10,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig
-
 from hetsim import checks
 from hetsim.checkpoints.folder import has_checkpoints, newest
-from hetsim.config.build import build_experiment, refuse_unread_rates
-from hetsim.config.resolved import resolved
-from hetsim.config.written_config import entries_of, identity
-from hetsim.config.yaml_text import as_yaml
+from hetsim.config.build import build_experiment
+from hetsim.config.compose import Composed
 from hetsim.distributed.environment import check_alone, is_launched
-from hetsim.files.identity import check_holds_no_other, config_header, identity_in
+from hetsim.files.identity import check_holds_no_other, identity_in
 from hetsim.runtime.experiment import Experiment
 from hetsim.runtime.recording.curve import Point
 
@@ -29,33 +25,27 @@ Lock = Callable[[Path], contextlib.AbstractContextManager[None]]
 
 
 def start(
-    config: DictConfig, folder: Path, typed: Sequence[str], lock: Lock | None = None, watch: Callable[[Point], None] | None = None,
-    *, goes_on: bool = False,
-) -> dict[str, Any] | None:  # fmt: skip
+    run: Composed, lock: Lock | None = None, watch: Callable[[Point], None] | None = None, *, goes_on: bool = False
+) -> dict[str, Any] | None:
     """The summary of the run; None in a process that does not lead. Of a launcher's processes, which share the folder, one locks it.
 
     `watch` is called with each evaluation of a simulated run, and may end the run by an exception. With `goes_on` the run resumes from
     its own checkpoint, if the folder has one. RunFailed or ValueError with one sentence if the folder is in use, or contains another
     finished run that this one does not resume.
     """
-    if config.get("resume") is None:  # otherwise the rates that are typed are those of the run
-        refuse_unread_rates(config, typed)
-    made, backend = build_experiment(config)
+    experiment, backend = build_experiment(run.entries)
     if backend.name == "sim":
         check_alone()
-    written = entries_of(config)
-    check_download(made, typed)
-    its = identity(written)
-    text = config_header(its, typed) + as_yaml(resolved(written))
+    check_download(experiment, run.words)
     if goes_on and not is_launched():  # a launcher's processes may not share the folder
-        made = dataclasses.replace(made, resume=saved_by(folder, its))
-    leads = backend.leads(made)
+        experiment = dataclasses.replace(experiment, resume=saved_by(run.folder, run.identity))
+    leads = backend.leads(experiment)
     if leads:
-        warn_without_checkpoints(made, typed)
-    with lock(folder) if lock is not None and leads else contextlib.nullcontext():
-        if leads and not (made.resume is not None and folder.resolve() == made.resume.resolve().parent.parent):
-            check_holds_no_other(folder, its)
-        return backend.run(made if watch is None else dataclasses.replace(made, watch=watch), folder, text)
+        warn_without_checkpoints(experiment, run.words)
+    with lock(run.folder) if lock is not None and leads else contextlib.nullcontext():
+        if leads and not (experiment.resume is not None and run.folder.resolve() == experiment.resume.resolve().parent.parent):
+            check_holds_no_other(run.folder, run.identity)
+        return backend.run(experiment if watch is None else dataclasses.replace(experiment, watch=watch), run.folder, run.text)
 
 
 def saved_by(folder: Path, identity: str) -> Path | None:
@@ -68,10 +58,10 @@ def saved_by(folder: Path, identity: str) -> Path | None:
     return path if identity_in(read(path)[0]["config"]) == identity else None
 
 
-def warn_without_checkpoints(made: Experiment, typed: Sequence[str]) -> None:
+def warn_without_checkpoints(experiment: Experiment, typed: Sequence[str]) -> None:
     """Warn if `resume` is typed for a run that writes no checkpoints, because a kill then loses its progress."""
     asked = [word for word in typed if word.startswith("resume=")]
-    if asked and not made.checkpoint.enabled:
+    if asked and not experiment.checkpoint.enabled:
         warnings.warn(
             f"{checks.printable(asked[-1])} cannot continue this run after a kill, because the run writes no checkpoints: "
             "add checkpoint.every_seconds=600 or checkpoint.every_updates=100",
@@ -79,7 +69,7 @@ def warn_without_checkpoints(made: Experiment, typed: Sequence[str]) -> None:
         )
 
 
-def check_download(made: Experiment, typed: Sequence[str]) -> None:
+def check_download(experiment: Experiment, typed: Sequence[str]) -> None:
     """Raise ValueError if a config file, and no typed argument, allows downloads."""
-    if getattr(made.workload, "download", False) and not any(DOWNLOAD.fullmatch(word) for word in typed):
+    if getattr(experiment.workload, "download", False) and not any(DOWNLOAD.fullmatch(word) for word in typed):
         raise ValueError("download is set by a config file, but only the command line may set it: type download=true")

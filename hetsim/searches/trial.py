@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from hetsim.config.compose import composed
 from hetsim.config.errors import in_one_sentence
 from hetsim.config.start import start
-from hetsim.config.written_config import entries_of, identity
-from hetsim.files.identity import finished_summary, folder_name
+from hetsim.files.identity import finished_summary
 from hetsim.files.lock import folder_lock, remove_if_empty
 from hetsim.pool.pool import Pool
 from hetsim.pool.process import Answer, Reply
@@ -46,13 +44,9 @@ def run(words: Sequence[str], place: Place, watching: Watching) -> float | None:
 
     Raises Pruned if the watch ends the run, ValueError if the arguments are invalid, and RunFailed if the run began and failed.
     """
-    config, _, typed = composed(words, config_dir=None if place.config_dir is None else Path(place.config_dir))
-    entries = entries_of(config)
-    named = identity(entries)
-    folder = Path(place.folder) / folder_name(entries, named)
-    if folder.is_symlink():
-        raise ValueError(f"{folder} is a link, and would be written through: remove it")
-
+    config = composed(words, config_dir=place.config_dir, sweep=place.folder)
+    if config.folder.is_symlink():
+        raise ValueError(f"{config.folder} is a link, and would be written through: remove it")
     watch = watching()
 
     def observe(point: Point) -> None:
@@ -60,15 +54,15 @@ def run(words: Sequence[str], place: Place, watching: Watching) -> float | None:
             raise Pruned
 
     try:
-        with folder_lock(folder):
-            summary = finished_summary(folder, named) or start(config, folder, typed, watch=observe, goes_on=True)
-        return objective_value(place.objective, summary or {}, folder)
+        with folder_lock(config.folder):
+            summary = finished_summary(config.folder, config.identity) or start(config, watch=observe, goes_on=True)
+        return objective_value(place.objective, summary or {}, config.folder)
     except Pruned:
         raise
     except Exception as error:  # also of a module of the user's own
         raise in_one_sentence(error) from None
     finally:
-        remove_if_empty(folder)
+        remove_if_empty(config.folder)
 
 
 ANSWERING = f"{__name__}:answering"

@@ -9,22 +9,24 @@ as if they were typed, so its folder is the same as without a grid.
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hydra.core.config_loader import ConfigLoader
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import ChoiceSweep, Override, RangeSweep
 from omegaconf import DictConfig, OmegaConf
 
 from hetsim import checks
-from hetsim.config.guard.compositions import parsed
-from hetsim.config.guard.provenance import SWEPT
-from hetsim.config.guard.readable import check_readable
-from hetsim.config.typed import as_typed
+from hetsim.config.compositions import parsed
+from hetsim.config.typed import as_typed, check_readable
 from hetsim.files.config_file import flattened
-from hetsim.sweeps.sweep_size import check_number, num_values
 
+SWEPT = re.compile(r"[+~]*(?!(hydra|trust|(workload\.)?download)\b)[A-Za-z_][\w./]*", re.IGNORECASE)
+"""The keys that a grid may vary, because it may be somebody else's file."""
+MAX_RUNS = 1_000_000
+"""The maximum number of runs of a sweep."""
 EXAMPLE = "as in '+grid={ssgd: {learning_rate: [0.1, 0.2]}}'"
 
 
@@ -40,7 +42,7 @@ class Grid:
             raise ValueError(f"grid must map each method to its keys, not {checks.shown(grid)}: write it {EXAMPLE}")
         self.default = str(config.hydra.runtime.choices.get("method"))
         self.words: dict[str, dict[str, list[str]]] = {}
-        methods = loader.get_group_options("method", config_name=config.hydra.job.config_name, overrides=[*config.hydra.overrides.hydra])
+        methods = loader.get_group_options("method")
         for method, keys in (grid or {}).items():
             if method not in methods:
                 raise ValueError(f"grid.{method} names no method: take some of {', '.join(methods)}{checks.suggestion(method, methods)}")
@@ -102,3 +104,21 @@ def _sweep(where: str, word: str) -> list[str]:
         raise ValueError(f"{where} must be a list of values, {EXAMPLE}, not {override.get_value_string()}")
     check_number(num_values(override))
     return [f"{override.get_key_element()}={value}" for value in override.sweep_string_iterator()]
+
+
+def num_values(override: Override) -> int:
+    """The number of values in an argument, without listing them. Raises ValueError for an endless range."""
+    value = override.value()
+    if isinstance(value, RangeSweep):
+        if not value.step:
+            raise ValueError(f"{override.input_line} has a step of 0: give it another")
+        assert value.start is not None
+        assert value.stop is not None
+        return max(0, math.ceil((value.stop - value.start) / value.step))
+    return len(value.list) if isinstance(value, ChoiceSweep) else 1
+
+
+def check_number(runs: int) -> None:
+    """Raise ValueError for a number of runs that is too large to list."""
+    if runs > MAX_RUNS:
+        raise ValueError(f"the sweep would have {runs} runs: at most {MAX_RUNS} can be listed")

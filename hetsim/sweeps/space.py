@@ -11,7 +11,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob, IntervalSweep, Override, RangeSweep
 from hydra.errors import HydraException
 
-from hetsim.config.guard.readable import check_readable
+from hetsim.config.typed import check_readable
 from hetsim.results.tables.typed_values import value
 
 DIGITS = 4

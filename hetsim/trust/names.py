@@ -6,6 +6,7 @@ A `_target_` must be a public class of the kind that its key expects. A user's o
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import inspect
@@ -16,8 +17,15 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from hetsim import checks
-from hetsim.trust.registry import SHIPPED
+from hetsim.trust.shipped import targets
 
+ROOMS = {
+    **dict.fromkeys(("allocation", "weighting", "discount", "compensation", "admission", "compression"), ("hetsim.policies",)),
+    **dict.fromkeys(("workload", "partition", "optimizer"), ("hetsim.workloads",)),
+    "coordination": ("hetsim.coordination",),
+    "backend": ("hetsim.sim", "hetsim.distributed"),
+}
+"""The packages with hetsim's own classes for a key."""
 TORCH = "torch.optim"
 TORCH_GROUPS = ("optimizer", "learning_rate_schedule")
 """The groups whose classes are torch.optim's instead of hetsim's."""
@@ -33,14 +41,11 @@ def check_name(path: object, *, key: str, group: str, trust: Iterable[str] = ())
     if not isinstance(path, str) or not all(part.isidentifier() for part in path.split(".")):
         raise ValueError(f"{key}={path} is not the name of a class: give one such as {examples(group)[0]}")
     top = path.split(".")[0]
-    shipped = SHIPPED.get(group, ())
-    if path in shipped:
+    module, _, name = path.rpartition(".")
+    if _is_own(module, group) and not name.startswith("_"):
         return path
     if top == "hetsim" and group not in TORCH_GROUPS:
-        raise ValueError(
-            f"{key}={path} is none of the classes that hetsim has for {group}: take {' or '.join(shipped)}{_near(path, shipped)}"
-        )
-    module, _, name = path.rpartition(".")
+        raise _not_shipped(path, key, group)
     of_torch = group in TORCH_GROUPS and _within(module, TORCH)
     if not of_torch and (module not in trust or top == "hetsim"):
         raise ValueError(f"{key}={path} is not allowed: it must name a class of {_owner(group)}{_advice(module or path, trust)}")
@@ -55,9 +60,12 @@ def check_name(path: object, *, key: str, group: str, trust: Iterable[str] = ())
 def resolve(path: str, *, key: str, group: str, kind: type, trust: Iterable[str] = ()) -> type:
     """The class with this name, a subclass of `kind`. Raises ValueError if it does not exist or may not be named here."""
     module, _, name = check_name(path, key=key, group=group, trust=trust).rpartition(".")
-    if f"{module}.{name}" in SHIPPED.get(group, ()):
-        shipped: type = getattr(importlib.import_module(module), name)
-        return shipped
+    if _is_own(module, group):
+        with contextlib.suppress(ModuleNotFoundError):
+            own = getattr(importlib.import_module(module), name, None)
+            if isinstance(own, type) and issubclass(own, kind) and _is_own(own.__module__, group) and not inspect.isabstract(own):
+                return own
+        raise _not_shipped(path, key, group)
     of_torch = group in TORCH_GROUPS and _within(module, TORCH)
     found = vars(sys.modules[module]).get(name) if of_torch and module in sys.modules else None
     if of_torch and found is None:
@@ -157,19 +165,29 @@ def required_arguments(target: Callable[..., Any]) -> list[str]:
     return [name for name, each in parameters if each.default is each.empty and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
 
 
+def _is_own(module: str, group: str) -> bool:
+    """Whether a module is in a package with hetsim's classes for this key."""
+    return any(_within(module, room) for room in ROOMS.get(group, ()))
+
+
+def _not_shipped(path: str, key: str, group: str) -> ValueError:
+    shipped = targets(group)
+    return ValueError(f"{key}={path} is none of the classes that hetsim has for {group}: take {' or '.join(shipped)}{_near(path, shipped)}")
+
+
 def _within(name: str, root: str) -> bool:
     return name == root or name.startswith(root + ".")
 
 
 def _owner(group: str) -> str:
-    return TORCH if group in TORCH_GROUPS else f"hetsim, such as {SHIPPED[group][0]}"
+    return TORCH if group in TORCH_GROUPS else f"hetsim, such as {targets(group)[0]}"
 
 
 def examples(group: str) -> tuple[str, ...]:
     """Classes that are allowed at a key of this group."""
     if group in TORCH_GROUPS:
         return (f"{TORCH}.SGD",) if group == TORCH_GROUPS[0] else (f"{TORCH}.lr_scheduler.StepLR",)
-    return SHIPPED[group]
+    return targets(group)
 
 
 def _near(path: str, shipped: Iterable[str]) -> str:

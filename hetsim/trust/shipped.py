@@ -47,6 +47,18 @@ def is_group(name: str) -> bool:
     return re.fullmatch(r"\w+", name) is not None and (configs() / name).is_dir()
 
 
+def names(group: str) -> list[str]:
+    """The names of a group's shipped choices."""
+    return sorted(path.stem for path in (configs() / group).glob("*.yaml"))
+
+
+@cache
+def targets(group: str) -> tuple[str, ...]:
+    """hetsim's classes that the shipped choices of a group name."""
+    classes = {str(keys.get("_target_")) for keys in choices(group).values()}
+    return tuple(sorted(name for name in classes if name.startswith("hetsim.")))
+
+
 @cache
 def choices(group: str) -> dict[str, dict[str, Any]]:
     """The shipped choices of a group, each with its keys; empty for an unknown group."""

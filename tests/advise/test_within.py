@@ -13,7 +13,7 @@ from hetsim.advice.simulated import SimulatedRun
 from hetsim.advice.timing import CandidateTimes, intervals
 from hetsim.catalogue.tables import shipped_catalogue
 from hetsim.catalogue.times import Times
-from hetsim.config.named_gpus import Named
+from hetsim.config.resolved import Named
 
 SLOW, NETWORK = 0.3, 0.2
 """The speed of the second node, times the first one's; the seconds of an all-reduce of both."""

@@ -13,7 +13,7 @@ from hetsim.catalogue.times import Choice
 from hetsim.cli.catalogue import answered
 from hetsim.cluster.parse.cluster import parse_cluster
 from hetsim.config.cluster_files import as_rows
-from hetsim.config.named_gpus import named_gpus, with_names
+from hetsim.config.resolved import named_gpus, with_names
 
 BOXES = [{"gpus": {"a100-40gb": 2}, "network": 1.25e8}, {"gpus": {"t4": 4, "cost_per_hour": 0.5}, "network": 1.25e8}]
 

@@ -14,7 +14,7 @@ from hetsim.cluster.parse.cluster import parse_cluster
 from hetsim.cluster.quantities import BYTES, COUNT, KINDS, RATE, SECONDS, SECONDS_PER_BYTE, convert_to_si, kind_of
 from hetsim.config.compose import composed
 from hetsim.config.resolved import resolved
-from hetsim.config.written_config import entries_of, identity
+from hetsim.files.identity import identity_of
 
 READ = {
     "cluster.network.bytes_per_second": {
@@ -210,10 +210,10 @@ SPELLED = ("10 Gbit/s", "10Gbit/s", "'10 Gbit/s'", "1.25 GB/s", "1.25e9", "1250.
 
 def test_however_a_quantity_is_typed_it_is_the_same_run() -> None:
     """With and without quotes, with and without a space: one identity, and one written config."""
-    made = [entries_of(composed([f"cluster.network.bytes_per_second={text}"], config_dir=None)[0]) for text in SPELLED]
+    made = [composed([f"cluster.network.bytes_per_second={text}"], folder=".") for text in SPELLED]
 
-    assert len({identity(entries) for entries in made}) == 1
-    assert [resolved(entries)["cluster"]["network"]["bytes_per_second"] for entries in made] == [1.25e9] * len(SPELLED)
+    assert len({config.identity for config in made}) == 1
+    assert [config.entries["cluster"]["network"]["bytes_per_second"] for config in made] == [1.25e9] * len(SPELLED)
 
 
 def test_an_identity_of_what_cannot_be_read_is_none_of_another_run() -> None:
@@ -221,7 +221,7 @@ def test_an_identity_of_what_cannot_be_read_is_none_of_another_run() -> None:
     entries = {"batch_size": "ten", "cluster": {"name": "a", "network": {"bytes_per_second": "10 Gbit/s"}}}
 
     assert resolved(entries)["batch_size"] == "ten"
-    assert identity(entries) != identity({**entries, "batch_size": "eleven"})
+    assert identity_of(entries) != identity_of({**entries, "batch_size": "eleven"})
 
 
 def test_every_run_of_a_sweep_may_have_its_unit(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from worlds import by_hydra, experiment, node, simulate
 
 from hetsim.cluster.parse.cluster import parse_cluster
 from hetsim.config.build import build_experiment
+from hetsim.config.compose import entries_of
 from hetsim.config.errors import sentence
 from hetsim.config.resolved import resolved
 
@@ -133,10 +134,10 @@ def test_a_shipped_cluster_whose_nodes_were_replaced_has_another_name() -> None:
     """Otherwise results of other machines would be called by its name."""
     typed = by_hydra("cluster.nodes=[{count: 2, seconds_per_sample: 1 ms, overhead_seconds: 0}]")
 
-    assert build_experiment(typed)[0].cluster.name == "mixed4 with other nodes"
-    assert build_experiment(by_hydra("cluster.nodes.0.seconds_per_sample=1ms"))[0].cluster.name == "mixed4 with other nodes"
-    assert build_experiment(by_hydra("cluster.nodes.0.seconds_per_sample=0.8ms"))[0].cluster.name == "mixed4"
-    assert build_experiment(by_hydra("+cluster.leave_out=[0]"))[0].cluster.name == "mixed4"
+    assert build_experiment(entries_of(typed))[0].cluster.name == "mixed4 with other nodes"
+    assert build_experiment(entries_of(by_hydra("cluster.nodes.0.seconds_per_sample=1ms")))[0].cluster.name == "mixed4 with other nodes"
+    assert build_experiment(entries_of(by_hydra("cluster.nodes.0.seconds_per_sample=0.8ms")))[0].cluster.name == "mixed4"
+    assert build_experiment(entries_of(by_hydra("+cluster.leave_out=[0]")))[0].cluster.name == "mixed4"
 
 
 def test_typed_machines_are_a_cluster_of_their_own() -> None:
@@ -145,10 +146,10 @@ def test_typed_machines_are_a_cluster_of_their_own() -> None:
         "workload=phantom",
         "cluster.model={parameters: 8}",
     ]
-    made, _ = build_experiment(by_hydra("cluster=machines", *words))
+    made, _ = build_experiment(entries_of(by_hydra("cluster=machines", *words)))
 
     assert (made.cluster.name, made.cluster.num_workers) == ("machines", 3)
     for typed in (words[0], f"+{words[0]}"):
         with pytest.raises((ValueError, ConfigCompositionException)) as refused:
-            build_experiment(by_hydra(typed))
+            build_experiment(entries_of(by_hydra(typed)))
         assert "cluster=machines 'cluster.machines=[…]'" in sentence(refused.value)

@@ -20,7 +20,6 @@ from hetsim.distributed.launch import local as launch
 from hetsim.files import writing as files
 from hetsim.files.folder import FILES, finish_run
 from hetsim.files.writing import unfinished
-from hetsim.sweeps import job
 
 pytestmark = pytest.mark.slow
 
@@ -53,7 +52,6 @@ def forkserver_of(parent: int) -> list[int]:
 @pytest.mark.sampled(1)
 def test_a_command_that_is_killed_leaves_the_earlier_run_as_it_was(begun: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While its ranks run, or while its leader draws: none of the run's files has its name before all of them are complete."""
-    job.failures.clear()
     assert (
         exit_status(
             monkeypatch, "hetsim", main, "workload=quadratic", "budget.epochs=1", "trace=full", f"hydra.run.dir={tmp_path / 'earlier'}"
@@ -170,7 +168,6 @@ def test_an_admission_of_ones_own_that_releases_nobody_ends_with_who_waits_for_w
     """On real processes, and no folder is left."""
     (tmp_path / "my_admissions.py").write_text(OWN)
     monkeypatch.syspath_prepend(tmp_path)
-    job.failures.clear()
     typed = ("backend=dist", "method=asgd", "workload=quadratic", "admission._target_=my_admissions.NeverReleases", "trust=[my_admissions]")
 
     status = exit_status(monkeypatch, "hetsim", main, *typed, f"hydra.run.dir={tmp_path / 'run'}")

@@ -29,6 +29,7 @@ from pyarrow import parquet
 
 try:
     from hetsim.config.build import build_experiment as built
+    from hetsim.config.compose import entries_of
     from hetsim.runtime.experiment import Experiment
     from hetsim.sim.lockstep.world import LockstepWorld
     from hetsim.trust.shipped import configs
@@ -89,7 +90,7 @@ def build_experiment(method: str, cluster: str, workload: tuple[str, ...]) -> tu
     described = CLUSTERS[cluster] or OmegaConf.to_container(composed(f"cluster={cluster}", "++cluster.network.sharing=none").cluster)
     OmegaConf.set_struct(config, False)
     OmegaConf.update(config, "cluster", yaml.safe_load(yaml.safe_dump(described)), merge=False)
-    return built(config)
+    return built(entries_of(config))
 
 
 @contextmanager

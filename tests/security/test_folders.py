@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hetsim.config.guard.folders import check_script
+from hetsim.config.guard.references import check_words
 from omegaconf import OmegaConf
 from worlds import exit_status
 
 import hetsim
 from hetsim.cli.main import main
 from hetsim.cli.search import main as search_main
-from hetsim.config.guard.folders import check_script
-from hetsim.config.guard.references import check_words
 
 pytestmark = pytest.mark.slow
 

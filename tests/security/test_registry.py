@@ -1,73 +1,61 @@
-"""The registry has every class that ships, and nothing else."""
+"""A class of hetsim that a config may name is a choice in `conf/`, and each choice there names such a class."""
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Iterator
 
 import pytest
-import yaml
 
 from hetsim.config.build import POLICIES
 from hetsim.coordination.base import Coordination
-from hetsim.distributed import Processes
 from hetsim.runtime.backend import Backend
-from hetsim.sim import Simulator
-from hetsim.trust.names import resolve
-from hetsim.trust.registry import SHIPPED
-from hetsim.trust.shipped import configs
-from hetsim.workloads.data import digits, npz, torchvision
+from hetsim.trust.names import ROOMS, resolve
+from hetsim.trust.shipped import targets
+from hetsim.workloads.partition import Partition
 from hetsim.workloads.task import Workload
 
-KINDS = {**POLICIES, "coordination": Coordination, "workload": Workload, "backend": Backend}
-BASES = (torchvision.TorchvisionImages,)
-"""Classes that others are made from, without an abstract method."""
-LOADED = (Processes, Simulator, digits, npz, torchvision)
-"""Imported, so that the subclasses of each kind are known."""
+KINDS = {**POLICIES, "coordination": Coordination, "workload": Workload, "backend": Backend, "partition": Partition}
 
 
 def concrete(kind: type) -> Iterator[type]:
-    """Every subclass in hetsim that can be made."""
+    """Every public subclass in hetsim that can be made."""
     for below in kind.__subclasses__():
         yield from concrete(below)
-        if below.__module__.startswith("hetsim.") and not inspect.isabstract(below) and below not in BASES:
+        if below.__module__.startswith("hetsim.") and not inspect.isabstract(below) and not below.__name__.startswith("_"):
             yield below
 
 
 @pytest.mark.parametrize("group", KINDS)
-def test_every_class_that_ships_is_registered(group: str) -> None:
-    """Under the key that expects it, by a name that leads to it."""
-    registered = {resolve(name, key="key", group=group, kind=KINDS[group]) for name in SHIPPED[group]}
-    for name in SHIPPED[group]:
-        importlib.import_module(name.rpartition(".")[0])
+def test_every_class_of_a_kind_is_a_choice(group: str) -> None:
+    """One that none of the shipped configs names could be used by nobody."""
+    named = {resolve(name, key="key", group=group, kind=KINDS[group]) for name in targets(group)}
 
-    assert registered == {
-        found for found in concrete(KINDS[group]) if not found.__module__.startswith(("hetsim.calibration.", "hetsim.ddp."))
-    }
+    assert named == {kind for kind in concrete(KINDS[group]) if kind.__module__.startswith(ROOMS[group])}
 
 
-def test_no_config_names_what_calibrates() -> None:
-    """It reads clocks and writes a file, and is built by its command alone."""
-    with pytest.raises(ValueError, match=r"hetsim\.calibration\.among_workers\.AmongWorkers"):
-        resolve("hetsim.calibration.among_workers.AmongWorkers", key="coordination._target_", group="coordination", kind=Coordination)
+def test_every_optimizer_of_hetsims_is_a_choice() -> None:
+    """Also one that steps parameter by parameter."""
+    import torch
+
+    named = {resolve(name, key="key", group="optimizer", kind=torch.optim.Optimizer) for name in targets("optimizer")}
+
+    assert named == {kind for kind in concrete(torch.optim.Optimizer) if kind.__module__.startswith(ROOMS["optimizer"])}
 
 
-def test_every_config_that_ships_names_a_registered_class() -> None:
-    named = {
-        (group, entries["_target_"])
-        for group in SHIPPED
-        for path in (configs() / group).glob("*.yaml")
-        if not (entries := yaml.safe_load(path.read_text(encoding="utf-8"))).get("_target_", "torch.").startswith("torch.")
-    }
-
-    assert {group for group, _ in named} == set(SHIPPED)
-    named = {(group, name) for group, name in named if not name.startswith("torch.optim.")}
-    assert {name for group, name in named} == {name for names in SHIPPED.values() for name in names}
-    assert {name for group, name in named if name not in SHIPPED[group]} == set()
+REFUSED = {
+    # a class that hetsim has for something else, a base class, and what a module of hetsim imports
+    "hetsim.calibration.among_workers.AmongWorkers": "is none of the classes that hetsim has for coordination: take hetsim.coordination.",
+    "hetsim.policies.allocation.Even": "is none of the classes that hetsim has for coordination",
+    "hetsim.coordination.nothing.Mine": "is none of the classes that hetsim has for coordination",
+    "hetsim.coordination.all_reduce.Iterator": "is none of the classes that hetsim has for coordination",
+    "hetsim.coordination.parallel.ParameterServer": "did you mean 'hetsim.coordination.parameter_server.ParameterServer'?",
+}
 
 
-def test_no_class_is_registered_twice() -> None:
-    registered = [name for names in SHIPPED.values() for name in names]
+@pytest.mark.parametrize("name", REFUSED)
+def test_another_class_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=r"coordination\._target_=hetsim") as caught:
+        resolve(name, key="coordination._target_", group="coordination", kind=Coordination)
 
-    assert len(registered) == len(set(registered))
+    assert REFUSED[name] in str(caught.value)

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 import submitit
+from hetsim.sweeps.submitit_launcher import Local, Slurm
 from submitit import SlurmExecutor
 
 import hetsim
 from hetsim.api.calls import one_at_a_time
 from hetsim.sweeps import submitit_launcher
-from hetsim.sweeps.submitit_launcher import Local, Slurm
 
 pytestmark = [pytest.mark.slow, pytest.mark.real_start, pytest.mark.usefixtures("elsewhere")]
 

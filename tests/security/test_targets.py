@@ -13,16 +13,16 @@ from typing import Any
 
 import matplotlib
 import pytest
+from hetsim.config.guard.provenance import check_leaves, check_untyped
+from hetsim.config.guard.references import check_chosen
+from hetsim.sweeps.task import task
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeperConf
 from omegaconf import DictConfig, OmegaConf
 from worlds import composed, exit_status
 
 from hetsim.cli.main import main
 from hetsim.config.build import build_experiment
-from hetsim.config.guard.provenance import check_leaves, check_untyped
-from hetsim.config.guard.references import check_chosen
 from hetsim.sweeps.sweep import Quiet
-from hetsim.sweeps.task import task
 
 pytestmark = [pytest.mark.slow, pytest.mark.real_start]
 

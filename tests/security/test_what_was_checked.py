@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hetsim.config.guard import provenance, references
+from hetsim.config.guard.compositions import CHANGED, digests
+from hetsim.config.guard.resolvers import restrict
+from hetsim.config.written_config import without_hydra
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import UnsupportedInterpolationType
 from worlds import exit_status
 
 import hetsim
 from hetsim.cli.main import main
-from hetsim.config.guard import provenance, references
-from hetsim.config.guard.compositions import CHANGED, digests
-from hetsim.config.guard.resolvers import restrict
-from hetsim.config.written_config import without_hydra
 from hetsim.sweeps import job, submitit_launcher
 
 METHOD = "# @package _global_\ndefaults: [{override /method: ssgd}]\nbudget: {epochs: null, updates: UPDATES}\npictures: false\n"

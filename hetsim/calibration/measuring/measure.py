@@ -8,7 +8,6 @@ import time  # noqa: TID251  the length of a tick is read, and no clock
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from hetsim.answers.text import terminal
 from hetsim.calibration.among_workers import AmongWorkers, UncappedWorkers
@@ -26,7 +25,7 @@ from hetsim.cluster.model import Cluster, NodeSpec, Server
 from hetsim.cluster.parse.cluster import parse_cluster
 from hetsim.config.build import build_experiment
 from hetsim.config.cluster_files import check_file, named, written_cluster
-from hetsim.config.compose import composed
+from hetsim.config.compose import Composed, composed
 from hetsim.config.errors import in_one_sentence
 from hetsim.config.methods import shipped
 from hetsim.config.start import check_download
@@ -52,9 +51,9 @@ def calibrate(
         raise ValueError(f"--seconds must be from 0.1 to 3600, not {seconds:g}")
     check_file(file)
     old = None if against is None else (against, written_cluster("--against", against))
-    config, _, typed = composed(["backend=dist", *words, "pictures=false", "trace=none"], config_dir=config_dir)
+    config = composed(["backend=dist", *words, "pictures=false", "trace=none"], config_dir=config_dir, folder=".")
     try:
-        return _calibrate(config, typed, file, seconds, old, lambda method: _other_method(method, words, config_dir))
+        return _calibrate(config, file, seconds, old, lambda method: _other_method(method, words, config_dir))
     except Exception as error:
         raise in_one_sentence(error) from None
 
@@ -63,20 +62,19 @@ def _other_method(method: str, words: Sequence[str], config_dir: Path | None) ->
     """The experiment of these arguments with another method, without their keys for parts of the method."""
     keys = {"method", *(group for shipped_method in shipped() for group in shipped_method.choices)}
     kept = [word for word in words if re.split(r"[.=@]", word.lstrip("+~"))[0] not in keys]
-    config, _, _ = composed(["backend=dist", *kept, f"method={method}", "pictures=false"], config_dir=config_dir)
-    return build_experiment(config)[0]
+    config = composed(["backend=dist", *kept, f"method={method}", "pictures=false"], config_dir=config_dir, folder=".")
+    return build_experiment(config.entries)[0]
 
 
 def _calibrate(
-    config: Any,
-    typed: Sequence[str],
+    config: Composed,
     file: Path,
     seconds: float,
     old: tuple[Path, Cluster] | None,
     other_method: Callable[[str], Experiment],
 ) -> Calibrated | None:
-    experiment, backend = build_experiment(config)
-    check_download(experiment, typed)
+    experiment, backend = build_experiment(config.entries)
+    check_download(experiment, config.words)
     check_places(file, experiment.num_workers)
     if old is not None:
         with named(f"--against {old[0]}"):

@@ -27,7 +27,7 @@ ARRAYS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class TorchvisionImages(Supervised):
+class _TorchvisionImages(Supervised):
     """One of torchvision's data sets, from `data_root`; downloaded from its official address only with `download`."""
 
     data_root: str
@@ -141,7 +141,7 @@ def _idx(folder: str) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MNIST(TorchvisionImages):
+class MNIST(_TorchvisionImages):
     """70,000 handwritten digits of 28 x 28 pixels (LeCun, Cortes, Burges)."""
 
     name: str = "mnist"
@@ -172,7 +172,7 @@ class FashionMNIST(MNIST):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CIFAR10(TorchvisionImages):
+class CIFAR10(_TorchvisionImages):
     """60,000 colour pictures of 32 x 32 pixels (Krizhevsky 2009)."""
 
     name: str = "cifar10"

@@ -1,1 +1,0 @@
-"""Checks of config files from outside."""
