@@ -20,13 +20,13 @@ from hetsim.cluster.fewer import without
 from hetsim.cluster.parse.cluster import parse_cluster
 from hetsim.errors import RunFailed
 from hetsim.files.temporary import temporary_folder
+from hetsim.policies.allocation import Allocation
 from hetsim.runtime.experiment import Experiment
 from hetsim.straggling.job import Floats, Job
 from hetsim.straggling.judging import JudgedJob, Straggler
+from hetsim.trust.names import resolve
 from hetsim.trust.shipped import choices
 
-MEASURING = ("dbs", "dbs_per_epoch", "optperf", "omnilearn", "lb_bsp")
-"""Allocations that adapt to the ranks' speeds."""
 LEAST_STEPS, MOST_GRADIENTS = 300, 100_000
 """The minimum steps and maximum gradients of a replay. A split by speeds needs some steps to settle."""
 MOST_HEALED = 4
@@ -74,7 +74,7 @@ def replay_job(judged_job: JudgedJob) -> Replay:
         if split is not None:
             saved["DBS"] = 1 - seconds(split) / base
         remarks = []
-        is_fixed = job.collectives is not None and job.allocation not in ("even", *MEASURING)
+        is_fixed = job.collectives is not None and job.allocation != "even" and not _adapts(job.allocation)
         if not is_fixed and 0 < len(ranks) < job.num_ranks - 1:
             name = f"without rank {ranks[0]}" if len(ranks) == 1 else "without all of them"
             saved[name] = 1 - seconds(experiment, _relieved_cluster(judged_job, config, ranks), leave_out=ranks) / base
@@ -106,12 +106,21 @@ def _experiments(judged_job: JudgedJob) -> tuple[Experiment, Experiment | None]:
         return experiment_of([*words, f"method={_method(job.method)}"], None), None
     shares = np.maximum(1, np.median(job.samples, axis=1)).astype(int).tolist()
     allocations = {"even": ["allocation=even"], "fixed": ["allocation=fixed", f"allocation.parts={shares}"]}
-    of_job = allocations.get(job.allocation) or ([f"allocation={job.allocation}"] if job.allocation in MEASURING else allocations["fixed"])
+    of_job = [f"allocation={job.allocation}"] if _adapts(job.allocation) else allocations.get(job.allocation, allocations["fixed"])
     experiment = experiment_of([*words, "method=ssgd", "weighting=per_sample", *of_job], None)
     slow = any("chronic" in straggler.kinds for straggler in judged_job.stragglers)
-    if job.allocation in MEASURING or not slow or job.method not in ("ssgd", "ddp"):
+    if _adapts(job.allocation) or not slow or job.method not in ("ssgd", "ddp"):
         return experiment, None
     return experiment, experiment_of([*words, "method=ssgd", "weighting=per_sample", "allocation=dbs"], None)
+
+
+def _adapts(allocation: str) -> bool:
+    """Whether a shipped allocation of this name changes the split by what it observes, and leaves no rank out."""
+    target = choices("allocation").get(allocation, {}).get("_target_")
+    if target is None:
+        return False
+    kind: Any = resolve(target, key="allocation", group="allocation", kind=Allocation)
+    return kind.observe is not Allocation.observe and not kind.leaves_out
 
 
 def _method(name: str) -> str:
