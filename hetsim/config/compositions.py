@@ -34,7 +34,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from hetsim.config.errors import USERS
 from hetsim.config.schema import RATES
-from hetsim.config.sources import OthersFiles, OwnFiles, read_files, register
+from hetsim.config.sources import OTHERS, checking, read_files
 from hetsim.trust.shipped import configs
 
 MAX_TEMPLATES = 500
@@ -92,13 +92,13 @@ class Compositions:
     """
 
     def __init__(self, folders: tuple[str, ...] = (), name: str = "config") -> None:
-        register()
         setup_globals()
-        search_path = create_config_search_path(f"{OwnFiles.scheme()}://{configs()}")
+        search_path = create_config_search_path(str(configs()))
         for folder in folders:
-            path = folder if "://" in folder else f"{OthersFiles.scheme()}://{folder}"
-            search_path.prepend("command-line", path, SearchPathQuery(provider="schema"))
+            path = folder if "://" in folder else f"file://{folder}"
+            search_path.prepend(OTHERS, path, SearchPathQuery(provider="schema"))
         self.loader = ConfigLoaderImpl(search_path)
+        self.loader.repository.sources = [*map(checking, self.loader.repository.sources)]
         self.name = name
         self._folders = [Path(folder) for folder in folders if "://" not in folder]
         self._groups = [configs(), *self._folders] if len(self._folders) == len(folders) else None

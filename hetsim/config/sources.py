@@ -1,7 +1,7 @@
 """Folders of configs: hetsim's own, and those of anybody else, whose files set plain values and choose from hetsim's groups.
 
-Hydra reads a folder by a source, which a scheme in its search path names. It imports and calls what its own part of a config says, and
-resolvers read environment variables. So a file that is not hetsim's own says nothing to Hydra, and trusts no module.
+Hydra reads a folder by a source. It imports and calls what its own part of a config says, and resolvers read environment variables. So a
+file that is not hetsim's own says nothing to Hydra, and trusts no module.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from typing import Any
 import yaml
 from hydra._internal.core_plugins.file_config_source import FileConfigSource
 from hydra.core.object_type import ObjectType
-from hydra.core.plugins import Plugins
-from hydra.plugins.config_source import ConfigResult
+from hydra.plugins.config_source import ConfigResult, ConfigSource
 from omegaconf import OmegaConf
 from omegaconf._utils import get_yaml_loader
 
 from hetsim import checks
 
+OTHERS = "command-line"
+"""The provider of folders that are not hetsim's, in Hydra's words."""
 NAME = re.compile(r"([\w-]+/)*\w[\w.+-]*")
 """A config by its path: the names of groups, and of a file."""
 DEFAULT = re.compile(r"((optional|override) )*/?([\w-]+/)*\w[\w.+-]*(@[\w.]+)?")
@@ -43,11 +44,6 @@ read_files: list[tuple[Path, int]] = []
 class OwnFiles(FileConfigSource):
     """hetsim's own configs. libyaml reads them in a fraction of the time that OmegaConf takes."""
 
-    @staticmethod
-    def scheme() -> str:
-        """The name in a search path, as in hetsim:///usr/share/hetsim/conf."""
-        return "hetsim"
-
     def load_config(self, config_path: str) -> ConfigResult:
         """Read a config."""
         file = Path(self.path, self._normalize_file_name(config_path))
@@ -58,11 +54,6 @@ class OwnFiles(FileConfigSource):
 
 class OthersFiles(FileConfigSource):
     """Anybody else's configs."""
-
-    @staticmethod
-    def scheme() -> str:
-        """The name in a search path, as in others:///home/me/conf."""
-        return "others"
 
     def load_config(self, config_path: str) -> ConfigResult:
         """Read a config. Raises ValueError if it says more than it may."""
@@ -107,11 +98,12 @@ def _fast_loader() -> type:
     return own if fast is None else type("Loader", (fast,), {"yaml_implicit_resolvers": own.yaml_implicit_resolvers})
 
 
-@cache
-def register() -> None:
-    """Make Hydra know both kinds of folders."""
-    for source in (OwnFiles, OthersFiles):
-        Plugins.instance().register(source)
+def checking(source: ConfigSource) -> ConfigSource:
+    """A source of the same configs: hetsim's own, or anybody else's, whose files are checked."""
+    if source.scheme() != FileConfigSource.scheme():
+        return source
+    kind = OthersFiles if source.provider == OTHERS else OwnFiles
+    return kind(source.provider, f"file://{source.path}")
 
 
 def check_config(file: Path, name: str, package: str, entries: Any) -> None:

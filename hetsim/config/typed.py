@@ -131,7 +131,7 @@ def _unclosed(value: str) -> bool:
 
 # Folders of configs
 
-SEARCH_PATH = "hydra.searchpath="
+SEARCH_PATH = re.compile(r"[+]*hydra\.searchpath=")
 
 
 def with_files(words: Sequence[str], config_dir: str | Path | None = None) -> tuple[list[str], tuple[str, ...]]:
@@ -144,12 +144,12 @@ def with_files(words: Sequence[str], config_dir: str | Path | None = None) -> tu
         raise ValueError(f"config_dir={config_dir} is not a folder: give the one with a folder for each group, such as cluster/")
     own = [] if config_dir is None else [Path(config_dir)]
     files: dict[tuple[str, str], Path] = {}
-    read = [_with_names(word, files) for word in words if not word.startswith(SEARCH_PATH)]
+    read = [_with_names(word, files) for word in words if not SEARCH_PATH.match(word)]
     folders = [*own, *(folder for folder in dict.fromkeys(files.values()) if folder not in own)]
     for group, name in files:
         if len([folder for folder in folders if Path(folder, group, f"{name}.yaml").exists()]) > 1:
             raise ValueError(f"{group}={name} is a file in each of {', '.join(map(str, folders))}: rename all but one of them")
-    searched = [str(place) for word in words if word.startswith(SEARCH_PATH) for place in _places(word)]
+    searched = [str(place) for word in words if SEARCH_PATH.match(word) for place in _places(word)]
     for folder in folders:
         check_folder("config_dir", folder.absolute())
     return read, (*(str(folder.absolute()) for folder in folders), *searched)
@@ -167,7 +167,7 @@ def _places(word: str) -> list[str]:
     """The folders and packages in a typed search path."""
     value = parsed(word).value()
     if not isinstance(value, list) or not all(isinstance(place, str) for place in value):
-        raise ValueError(f"{word} must be a list of folders, as in {SEARCH_PATH}[my/configs]")
+        raise ValueError(f"{word} must be a list of folders, as in hydra.searchpath=[my/configs]")
     places = [str(place).removeprefix("file://") for place in value]
     return [place if "://" in place else str(Path(place).absolute()) for place in places]
 
