@@ -54,12 +54,12 @@ def one_at_a_time(function: Callable[P, R]) -> Callable[P, R]:
 @contextlib.contextmanager
 def _current_folder_named() -> Iterator[None]:
     """Within this context, Python imports from the folder that is current now. A run may change the current folder."""
-    here = os.getcwd() if "" in sys.path else ""
-    sys.path[:] = [entry or here for entry in sys.path]
+    folder_of_imports = os.getcwd() if "" in sys.path else ""
+    sys.path[:] = [entry or folder_of_imports for entry in sys.path]
     try:
         yield
     finally:
-        sys.path[:] = ["" if entry is here else entry for entry in sys.path]
+        sys.path[:] = ["" if entry is folder_of_imports else entry for entry in sys.path]
 
 
 _lock = RLock()
@@ -97,8 +97,8 @@ def run(*words: str, trust: Sequence[str] = (), config_dir: str | Path | None = 
     try:
         summary = finished_already(config.entries, config.words, config.folder) or start(config, only_run_in)
     except Exception as error:
-        whole = "".join(traceback.format_exception(error))  # a notebook shows it
-        is_printable = all(map(str.isprintable, whole.split("\n")))
+        printed = "".join(traceback.format_exception(error))  # a notebook shows it
+        is_printable = all(map(str.isprintable, printed.split("\n")))
         if is_printable and not isinstance(error, OSError):
             raise
         raise in_one_sentence(error) from (error if is_printable else None)
@@ -172,9 +172,9 @@ def load(folder: str | Path) -> Run:
     Raises:
         ValueError: the folder contains no finished run.
     """
-    found = Run(Path(folder), read_summary(Path(folder)))
-    check_has(found.folder, found.summary, *DESCRIBED)
-    return found
+    run = Run(Path(folder), read_summary(Path(folder)))
+    check_has(run.folder, run.summary, *DESCRIBED)
+    return run
 
 
 @printable_errors
@@ -194,8 +194,8 @@ def compare(first: Run | str | Path | Sequence[Run | str | Path], second: Run | 
     sides = [[one] if isinstance(one, Run | str | Path) else list(one) for one in (first, second)]
     if not all(sides):
         raise ValueError("one side has no runs: give at least one for each")
-    found = compared(*([one.folder if isinstance(one, Run) else Path(one) for one in side] for side in sides))
-    return Comparison(answer_of_comparison(found), found)
+    findings = compared(*([one.folder if isinstance(one, Run) else Path(one) for one in side] for side in sides))
+    return Comparison(answer_of_comparison(findings), findings)
 
 
 @printable_errors
@@ -232,10 +232,10 @@ def table(
     if isinstance(runs, str | Path):
         below = read_runs(Path(runs))
         return _table(ranking(below.runs, question, known=below.remarks))
-    found = [finished_run(run.folder if isinstance(run, Run) else Path(run)) for run in runs]
-    if not found:
+    finished_runs = [finished_run(run.folder if isinstance(run, Run) else Path(run)) for run in runs]
+    if not finished_runs:
         raise ValueError("there are no runs to make a table of: give some")
-    return _table(ranking(found, question))
+    return _table(ranking(finished_runs, question))
 
 
 def _table(ranked: Ranking) -> Table:
@@ -282,15 +282,15 @@ def search(
     from hetsim.searches.answer import answer
     from hetsim.searches.search import SearchQuestion, opened
 
-    own = None if config_dir is None else str(config_dir)
-    asked = SearchQuestion((*words, *_trusted(trust)), objective, direction, trials, processes, sampler, prune, own, engine)
-    with opened(asked, Path(folder)) as found:
-        found.tell = lambda _: None
-        found.run()
-        best, answered = found.best, answer(found)
-        if not found.has_run:
+    configs = None if config_dir is None else str(config_dir)
+    question = SearchQuestion((*words, *_trusted(trust)), objective, direction, trials, processes, sampler, prune, configs, engine)
+    with opened(question, Path(folder)) as opened_search:
+        opened_search.tell = lambda _: None
+        opened_search.run()
+        best, answered = opened_search.best, answer(opened_search)
+        if not opened_search.has_run:
             raise RunFailed(terminal(answered))
-    return Search(answered, Path(folder), best.value if best else None, found.words(best) if best else ())
+    return Search(answered, Path(folder), best.value if best else None, opened_search.words(best) if best else ())
 
 
 @one_at_a_time
@@ -326,12 +326,12 @@ def advise(
     from hetsim.advice.question import asked
     from hetsim.advice.simulations import num_processes
 
-    own = None if config_dir is None else str(config_dir)
-    question = asked([*words, *_trusted(trust)], own)
+    configs = None if config_dir is None else str(config_dir)
+    question = asked([*words, *_trusted(trust)], configs)
     question.check()
     place = None if folder is None else Path(folder)
-    found = advised(question, num_processes(processes, engine), place, minutes, lambda _: None, engine=engine)
-    return Advice(answer(found, shlex.join(["hetsim-advise", *words])), found.recommended.words)
+    advice = advised(question, num_processes(processes, engine), place, minutes, lambda _: None, engine=engine)
+    return Advice(answer(advice, shlex.join(["hetsim-advise", *words])), advice.recommended.words)
 
 
 @one_at_a_time

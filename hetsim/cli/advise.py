@@ -44,9 +44,9 @@ def main() -> None:
         question = asked(arguments.words, arguments.config_dir)
         question.check()
         advice = advised(question, processes, arguments.folder, arguments.minutes, tell, engine=arguments.engine)
-        found = answer(advice, typed(parser.prog))
-        print(as_json(found) if arguments.json else terminal(found), flush=True)
-        files.write(found)
+        printed_answer = answer(advice, typed(parser.prog))
+        print(as_json(printed_answer) if arguments.json else terminal(printed_answer), flush=True)
+        files.write(printed_answer)
 
 
 if __name__ == "__main__":

@@ -41,10 +41,10 @@ def main() -> None:
         files.check()
         findings = compare(first, second)
         traced = [] if arguments.perfetto is None else perfetto.of_sides(arguments.perfetto, findings.sides)
-        found = answer(findings, typed(parser.prog))
-        lines = files.write(found)
-        print(terminal(found, remarks=False), flush=True)
-        for remark in found.remarks:
+        printed_answer = answer(findings, typed(parser.prog))
+        lines = files.write(printed_answer)
+        print(terminal(printed_answer, remarks=False), flush=True)
+        for remark in printed_answer.remarks:
             tell(remark)
         for line in lines:
             print(line)

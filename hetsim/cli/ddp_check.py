@@ -53,8 +53,8 @@ def main() -> None:
         with temporary_folder("hetsim-ddp-check-") as folder:
             for processes in (arguments.processes, 1):
                 run(processes, script, folder)
-            said, right = verdict(folder)
-        print(said)
+            text, right = verdict(folder)
+        print(text)
         sys.exit(0 if right else 1)
 
 
@@ -65,10 +65,10 @@ def run(processes: int, script: Sequence[str], folder: Path) -> None:
 
     python = [sys.executable, *["-E"] * sys.flags.ignore_environment, "-P", "-u", "-m", "hetsim.ddp.launched"]
     torchrun = [*python, "torchrun", "--standalone", f"--nproc-per-node={processes}", "--no-python", *python]
-    known = os.environ | {VARIABLE: str(folder), PARENT: str(os.getpid())}
-    known["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", "1")
-    known["TMPDIR"] = str(folder)  # torchrun leaves files there if it is killed
-    with subprocess.Popen([*torchrun, *script], env=known, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as running:
+    environment = os.environ | {VARIABLE: str(folder), PARENT: str(os.getpid())}
+    environment["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", "1")
+    environment["TMPDIR"] = str(folder)  # torchrun leaves files there if it is killed
+    with subprocess.Popen([*torchrun, *script], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as running:
         try:
             output, _ = running.communicate()
         except BaseException:
@@ -79,8 +79,8 @@ def run(processes: int, script: Sequence[str], folder: Path) -> None:
     if (folder / REFUSED).is_file():
         raise ValueError(f"{name}: {(folder / REFUSED).read_text(encoding='utf-8')}")
     if running.returncode:
-        said, torchrun_said, _ = text.partition("failed (exitcode")
-        lines = said.splitlines()[:-1] if torchrun_said else said.splitlines()
+        printed, torchrun_said, _ = text.partition("failed (exitcode")
+        lines = printed.splitlines()[:-1] if torchrun_said else printed.splitlines()
         for line in lines[-MAX_LINES:]:
             print(printable(line), file=sys.stderr)
         raise ValueError(f"{name} failed in {processes} process{'es' if processes > 1 else ''}: its last lines are above")
@@ -117,9 +117,9 @@ def verdict(folder: Path) -> tuple[str, bool]:
     if error > bound:
         conclusion = f"the gradients are not those of one process; causes that no weight mends: {CAUSES}"
         by_weight = COPIED if 0 in weighted["steps"][worst]["shares"] else MEAN
-        known = [(plain, NORMALISED), (sums, SUM), *[(by_samples, by_weight)] * (weighted["steps"][worst]["loss"] == "global")]
-        for found, remedy in known:
-            if found[worst] <= bound and MARGIN * found[worst] < error:  # in later steps, wrong gradients have changed the weights
+        remedies = [(plain, NORMALISED), (sums, SUM), *[(by_samples, by_weight)] * (weighted["steps"][worst]["loss"] == "global")]
+        for others, remedy in remedies:
+            if others[worst] <= bound and MARGIN * others[worst] < error:  # in later steps, wrong gradients have changed the weights
                 conclusion = f"the gradients are not those of one process: {remedy}"
     elif told_apart:
         conclusion = "the gradients are right"

@@ -78,7 +78,7 @@ def _descendants(process: int) -> list[int]:
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
-    found = [process]
-    for each in found:
-        found += [child for child, parent in parents.items() if parent == each]
-    return found[1:]
+    pids = [process]
+    for pid in pids:
+        pids += [child for child, parent in parents.items() if parent == pid]
+    return pids[1:]

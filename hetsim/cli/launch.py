@@ -36,23 +36,23 @@ def main() -> None:
         nargs=argparse.REMAINDER,
         help="after --: the arguments of hetsim, or hetsim-calibrate followed by its arguments",
     )
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # it warns, at length, of every connection that breaks
     stop = LauncherStop()
     with command(parser.prog, (ValueError, RunFailed, OSError)) as tell:
-        if given.nodes > 1 and (given.node_rank is None or given.master is None):
-            raise ValueError(f"--nodes {given.nodes} needs --node-rank K and --master HOST:PORT: give both")
-        address, port = _place(given.master or LOOPBACK)
+        if arguments.nodes > 1 and (arguments.node_rank is None or arguments.master is None):
+            raise ValueError(f"--nodes {arguments.nodes} needs --node-rank K and --master HOST:PORT: give both")
+        address, port = _place(arguments.master or LOOPBACK)
         try:
             with stop.by_signals():
                 _run(
                     stop,
-                    nodes=given.nodes,
-                    node=given.node_rank or 0,
-                    processes=given.processes,
+                    nodes=arguments.nodes,
+                    node=arguments.node_rank or 0,
+                    processes=arguments.processes,
                     address=address,
                     port=port,
-                    words=_words(given.words),
+                    words=_words(arguments.words),
                 )
         except RunStopped:
             sys.exit(STOPPED)
@@ -67,9 +67,9 @@ def _run(stop: LauncherStop, **call: Any) -> None:
     from hetsim.distributed.launch.call import Call, needing_the_store
     from hetsim.distributed.launch.host import run_on_this_host
 
-    here = Call(**call, version=__version__)
-    with needing_the_store(here):
-        run_on_this_host(here, stop)
+    this_host = Call(**call, version=__version__)
+    with needing_the_store(this_host):
+        run_on_this_host(this_host, stop)
 
 
 def _words(typed: list[str]) -> tuple[str, ...]:

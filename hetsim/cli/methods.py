@@ -38,11 +38,11 @@ def main() -> None:
     arguments = parser.parse_args()
     with command(parser.prog):
         methods = shipped()
-        known = {method.name: method for method in methods}
+        by_name = {method.name: method for method in methods}
         for name in arguments.names:
-            if name not in known:
-                parser.error(f"{name} is not a method: take {', '.join(known)}")
-        chosen = [known[name] for name in arguments.names] or methods
+            if name not in by_name:
+                parser.error(f"{name} is not a method: take {', '.join(by_name)}")
+        chosen = [by_name[name] for name in arguments.names] or methods
         entries = [{**vars(method), "family": method.family, "composes": method.composes} for method in chosen]
         print(json.dumps(entries, indent=2, ensure_ascii=False) if arguments.json else table(chosen), flush=True)
 

@@ -31,9 +31,9 @@ def main() -> None:
     files = AnswerFiles(json=arguments.json, picture=arguments.picture, html=arguments.html)
     with command(parser.prog, READING, partial(of_reading, too_deep=TOO_DEEP)):
         files.check()
-        found = answer(find(arguments.traces, replay=not arguments.no_replay), typed(parser.prog))
-        lines = files.write(found)
-        print(terminal(found), flush=True)
+        printed_answer = answer(find(arguments.traces, replay=not arguments.no_replay), typed(parser.prog))
+        lines = files.write(printed_answer)
+        print(terminal(printed_answer), flush=True)
         for line in lines:
             print(line)
 

@@ -54,12 +54,12 @@ def main() -> None:
         target = Target(arguments.target_accuracy, arguments.target_loss, arguments.at_seconds)
         question = TableQuestion(arguments.metric, target, arguments.baseline, keys, arguments.direction)
         runs = read_runs(arguments.sweep)
-        made = table(runs.runs, question, known=runs.remarks)
-        found = answer(made, typed(parser.prog))
-        write(made, arguments.to or arguments.sweep)
-        files.write(found)
-        print(markdown(found), end="", flush=True)
-        for remark in found.remarks:
+        sweep_table = table(runs.runs, question, known=runs.remarks)
+        printed_answer = answer(sweep_table, typed(parser.prog))
+        write(sweep_table, arguments.to or arguments.sweep)
+        files.write(printed_answer)
+        print(markdown(printed_answer), end="", flush=True)
+        for remark in printed_answer.remarks:
             tell(remark)
 
 

@@ -59,21 +59,21 @@ def read_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     printed = io.StringIO()
     try:
         with contextlib.redirect_stderr(printed):
-            read = get_args_parser().parse_args(_options_first(arguments))
+            options = get_args_parser().parse_args(_options_first(arguments))
     except SystemExit as ended:
         if not ended.code:
             raise
         reason = printed.getvalue().strip().split("\n")[-1].partition("error: ")[2]
         raise ValueError(f"the options cannot be read ({reason}): see 'hetsim --help'") from None
-    if read.shell_completion:
+    if options.shell_completion:
         raise ValueError("--shell-completion is not allowed, as Hydra's script for it evaluates the names of files: see 'hetsim --help'")
-    if read.config_path is not None:
+    if options.config_path is not None:
         raise ValueError("--config-path would leave out hetsim's own configs: type --config-dir for a further folder")
-    read.config_name = read.config_name or "config"
-    for word in read.overrides:
+    options.config_name = options.config_name or "config"
+    for word in options.overrides:
         if mode := MODE.fullmatch(word):
-            read.multirun = mode[1].upper() == "MULTIRUN"
-    return read
+            options.multirun = mode[1].upper() == "MULTIRUN"
+    return options
 
 
 def _options_first(arguments: Sequence[str]) -> list[str]:

@@ -74,7 +74,7 @@ def build_experiment(entries: Mapping[str, Any]) -> tuple[Experiment, Backend]:
     check_model(entries)
     policies = {axis: _build(axis, entries[axis], kind, trust) for axis, kind in POLICIES.items()}
     partition = None if entries.get("partition") is None else _build("partition", entries["partition"], Partition, trust)
-    made = Experiment(
+    experiment = Experiment(
         method=checks.name("method", entries["method"]),
         coordination=_build("coordination", entries["coordination"], Coordination, trust, **policies),
         cluster=cluster,
@@ -89,8 +89,8 @@ def build_experiment(entries: Mapping[str, Any]) -> tuple[Experiment, Backend]:
         **{key: entries[key] for key in (*REQUIRED, *OPTIONAL) if key != "method" and key in entries},
     )
     backend = _build("backend", entries["backend"], Backend, trust)
-    backend.check(made)
-    return made, backend
+    backend.check(experiment)
+    return experiment, backend
 
 
 def _check_targets(entries: Mapping[str, Any], trust: list[str]) -> None:
@@ -132,15 +132,15 @@ def _check_recipe(key: str, entry: Any, group: str, trust: list[str]) -> None:
 def _check_options(key: str, target: str, options: Set[str], group: str) -> None:
     """Raise ValueError for a class that its module's source lacks, or an option that the class's source lacks."""
     name, first = CONSTRUCTED[group]
-    known = written_arguments(target)
+    options_of_class = written_arguments(target)
     if is_missing(target):
         raise ValueError(f"{key}._target_={target} does not exist: name a class such as {' or '.join(examples(group))}")
-    if known is None:
+    if options_of_class is None:
         return
-    if known[:1] != [first] and target.split(".")[0] == "torch":
+    if options_of_class[:1] != [first] and target.split(".")[0] == "torch":
         raise ValueError(f"{key}._target_={target} is no {name}: name a class such as {' or '.join(examples(group))}")
-    for option in sorted(options - {*known}):
-        remedy = checks.suggestion(option, known) or ": " + checks.without(f"{key}.{option}")
+    for option in sorted(options - {*options_of_class}):
+        remedy = checks.suggestion(option, options_of_class) or ": " + checks.without(f"{key}.{option}")
         raise ValueError(f"{key}.{option} is not an option of {target}{remedy}")
 
 
@@ -173,7 +173,7 @@ def _check_rates(entries: Mapping[str, Any]) -> None:
         )
 
 
-def _build(name: str, entry: dict[str, Any], kind: type, trust: list[str], **given: Any) -> Any:
+def _build(name: str, entry: dict[str, Any], kind: type, trust: list[str], **arguments: Any) -> Any:
     """The object of the class in `_target_`. Raises ValueError if it is no `kind`, or a key is unknown or missing."""
     path = entry["_target_"]
     target = resolve(path, key=f"{name}._target_", group=name, kind=kind, trust=trust)
@@ -181,19 +181,19 @@ def _build(name: str, entry: dict[str, Any], kind: type, trust: list[str], **giv
         lacks = ", ".join(sorted(getattr(target, "__abstractmethods__", ())))
         raise ValueError(f"{name}._target_={path} lacks {lacks}: write what {kind.__module__}.{kind.__name__} asks for")
     options = {key: value for key, value in entry.items() if key != "_target_"}
-    given |= {"trust": tuple(trust)} if getattr(target, "takes_trust", False) else {}
-    known = [key for key in argument_names(target) if key not in given]
+    arguments |= {"trust": tuple(trust)} if getattr(target, "takes_trust", False) else {}
+    names = [key for key in argument_names(target) if key not in arguments]
     for option in options:
-        if option not in known:
+        if option not in names:
             having = choices_with(name, option)
-            close = "" if having else checks.suggestion(option, known)
+            close = "" if having else checks.suggestion(option, names)
             leave_out = f": {checks.without(f'{name}.{option}')}{f', or {having}' if having else ''}"
-            raise ValueError(f"{name}.{option} is not a key of {path} ({', '.join(known) or 'it has none'}){close or leave_out}")
+            raise ValueError(f"{name}.{option} is not a key of {path} ({', '.join(names) or 'it has none'}){close or leave_out}")
     for option in required_arguments(target):
-        if option not in options and option not in given:
+        if option not in options and option not in arguments:
             raise ValueError(f"{name}.{option} is missing: give it a value")
     try:
-        return target(**options, **given)
+        return target(**options, **arguments)
     except (ValueError, AssertionError):
         raise
     except Exception as error:  # of a class of the user's own

@@ -31,14 +31,14 @@ def check_file(file: Path) -> None:
     check_replaces_no_run(file)
 
 
-def compose(file: Path, given: Sequence[str], words: Sequence[str]) -> None:
+def compose(file: Path, texts: Sequence[str], words: Sequence[str]) -> None:
     """Write a cluster of separately calibrated machines."""
     if words:
         raise ValueError(f"{words[0]} would do nothing, as --compose measures nothing: leave it out")
     check_file(file)
-    parts = [part_of(each) for each in given]
+    parts = [part_of(text) for text in texts]
     if len({part.name for part in parts}) < len(parts):
-        raise ValueError(f"--compose names a file twice, or two of one name: give PART.yaml:2 for two copies, in {' '.join(given)}")
+        raise ValueError(f"--compose names a file twice, or two of one name: give PART.yaml:2 for two copies, in {' '.join(texts)}")
     config = composition.compose_cluster(file.stem, parts)
     cluster = parse_cluster(config)
     write_text(file, "".join(f"# {checks.one_line(line)}\n" for line in composition.remarks(parts)) + as_yaml(config))
@@ -47,7 +47,7 @@ def compose(file: Path, given: Sequence[str], words: Sequence[str]) -> None:
     )
 
 
-def as_rows(file: Path, given: str, rows_file: Path, words: Sequence[str]) -> None:
+def as_rows(file: Path, gpu_and_rank: str, rows_file: Path, words: Sequence[str]) -> None:
     """Append the measured steps of a calibrated cluster's node to the user's own catalogue. `given` is GPU or GPU:RANK."""
     if words:
         raise ValueError(f"{words[0]} would do nothing, as --rows measures nothing: leave it out")
@@ -57,38 +57,39 @@ def as_rows(file: Path, given: str, rows_file: Path, words: Sequence[str]) -> No
     cluster = written_cluster("FILE", file)
     if cluster.calibrated is None:
         raise ValueError(f"{file} was not calibrated, so nothing in it was measured: run hetsim-calibrate {file} first")
-    gpu, colon, rank = given.partition(":")
+    gpu, colon, rank = gpu_and_rank.partition(":")
     if colon and not rank.isdecimal():
-        raise ValueError(f"--gpu {given} must be NAME or NAME:RANK, such as my-card:1")
+        raise ValueError(f"--gpu {gpu_and_rank} must be NAME or NAME:RANK, such as my-card:1")
     place = checks.whole("the rank of --gpu", int(rank or 0), least=0, most=cluster.num_workers - 1)
-    node, its = cluster.nodes[place], cluster.calibrated
-    line = {size: node.overhead_seconds + size * node.seconds_per_sample for size in its.samples}
+    node, calibrated = cluster.nodes[place], cluster.calibrated
+    line = {size: node.overhead_seconds + size * node.seconds_per_sample for size in calibrated.samples}
     steps = dict(node.table) or line
-    how = f"hetsim-calibrate, {its.date}, {its.machine}, PyTorch {its.torch}, {its.threads} threads on {its.device}"
-    model, precision = its.workload.replace("_", "-"), "fp32" if its.dtype in ("float32", "float64") else "amp"
-    write_text(rows_file, as_yaml(own.add_steps(rows_file, gpu, model, its.num_parameters, precision, steps, how)))
+    software = f"PyTorch {calibrated.torch}, {calibrated.threads} threads on {calibrated.device}"
+    how = f"hetsim-calibrate, {calibrated.date}, {calibrated.machine}, {software}"
+    model, precision = calibrated.workload.replace("_", "-"), "fp32" if calibrated.dtype in ("float32", "float64") else "amp"
+    write_text(rows_file, as_yaml(own.add_steps(rows_file, gpu, model, calibrated.num_parameters, precision, steps, how)))
     print(f"{os.path.relpath(rows_file)}: {len(steps)} rows of {gpu} with {model}; see hetsim-catalogue --file {rows_file} {gpu} {model}")
 
 
-def part_of(given: str) -> composition.Part:
+def part_of(text: str) -> composition.Part:
     """PART.yaml, or PART.yaml:COPIES."""
-    path, colon, copies = given.rpartition(":")
+    path, colon, copies = text.rpartition(":")
     if not colon or not copies.isdecimal():
-        path, copies = given, "1"
+        path, copies = text, "1"
     if not 1 <= int(copies[:9]) <= MAX_COPIES:
-        raise ValueError(f"--compose {given} must have 1 to {MAX_COPIES} copies")
+        raise ValueError(f"--compose {text} must have 1 to {MAX_COPIES} copies")
     config = config_of("--compose", Path(path))
     return composition.Part(Path(path).stem, config, int(copies))
 
 
-def written_cluster(what: str, file: Path) -> Cluster:
+def written_cluster(option: str, file: Path) -> Cluster:
     """The cluster in a file. Raises ValueError with a sentence that begins with `what` if it is invalid."""
-    return parse_cluster(config_of(what, file))
+    return parse_cluster(config_of(option, file))
 
 
-def config_of(what: str, file: Path) -> dict[str, Any]:
+def config_of(option: str, file: Path) -> dict[str, Any]:
     """The config of a cluster, which has been checked. Raises ValueError with a sentence that begins with `what` if it is invalid."""
-    with named(f"{what} {file}"):
+    with named(f"{option} {file}"):
         try:
             config = yaml_in(text_of(file), file)
             parse_cluster(config)
@@ -99,9 +100,9 @@ def config_of(what: str, file: Path) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def named(what: str) -> Iterator[None]:
+def named(beginning: str) -> Iterator[None]:
     """Within this context, errors begin with `what`."""
     try:
         yield
     except ValueError as error:
-        raise ValueError(f"{what}: {error}") from None
+        raise ValueError(f"{beginning}: {error}") from None

@@ -119,14 +119,14 @@ class Compositions:
             check_rates(config, words)
             return resolved_once(config)
         template = self._template(split)
-        own = tuple(override for override in split.values if override.key_or_group not in FOLDERS)
-        keys = tuple(override.get_key_element() for override in own)
+        values = tuple(override for override in split.values if override.key_or_group not in FOLDERS)
+        keys = tuple(override.get_key_element() for override in values)
         family = template.families.get(keys)
-        entries = None if family is None else family.of(own)
+        entries = None if family is None else family.of(values)
         if entries is None:
             config = without_hydra(self._filled(template, split))
             check_rates(config, split.task)
-            family = Family(config, own)
+            family = Family(config, values)
             entries = family.entries
             _keep(template.families, keys, family, MAX_FAMILIES)
         return entries
@@ -216,12 +216,12 @@ class Compositions:
 def hydra_version() -> Iterator[None]:
     """Within this context, Hydra behaves as in version 1.3. A script's own use of Hydra may choose another one."""
     base = VersionBase.instance()
-    before = base.getbase()
+    version = base.getbase()
     setbase("1.3")
     try:
         yield
     finally:
-        base.version_base = before
+        base.version_base = version
 
 
 @lru_cache(maxsize=4)
@@ -230,10 +230,10 @@ def compositions(folders: tuple[str, ...] = (), name: str = "config") -> Composi
     return Compositions(folders, name)
 
 
-def _keep(known: dict[Any, Any], key: Any, value: Any, most: int) -> None:
-    if len(known) >= most and key not in known:
-        known.pop(next(iter(known)))
-    known[key] = value
+def _keep(cache: dict[Any, Any], key: Any, value: Any, most: int) -> None:
+    if len(cache) >= most and key not in cache:
+        cache.pop(next(iter(cache)))
+    cache[key] = value
 
 
 def _no_config(words: Sequence[str], error: Exception) -> str:
@@ -261,11 +261,11 @@ def without_hydra(config: DictConfig) -> DictConfig:
 def written_out(config: DictConfig, key: str) -> str:
     """The value of a key of Hydra's part with its references resolved, which may be to Hydra's part itself."""
     hydra = HydraConfig.instance()
-    before, hydra.cfg = hydra.cfg, config  # type: ignore[assignment]
+    settings, hydra.cfg = hydra.cfg, config  # type: ignore[assignment]
     try:
         return str(OmegaConf.select(config, key, throw_on_missing=True))
     finally:
-        hydra.cfg = before
+        hydra.cfg = settings
 
 
 def resolved_once(config: DictConfig) -> Entries:
@@ -355,8 +355,8 @@ def _with(entries: Any, path: KeyPath, value: Any) -> Any:
 
 def _are_apart(keys: Sequence[str]) -> bool:
     """Whether no key equals or contains another, so that the order of values does not matter."""
-    parts = sorted(key.split(".") for key in keys)
-    return all(following[: len(key)] != key for key, following in itertools.pairwise(parts))
+    paths = sorted(key.split(".") for key in keys)
+    return all(following[: len(key)] != key for key, following in itertools.pairwise(paths))
 
 
 def _references(config: Any, path: KeyPath) -> Iterator[tuple[KeyPath, str]]:

@@ -77,8 +77,8 @@ def sentence(error: BaseException) -> str:
 
 def in_one_sentence(error: Exception) -> Exception:
     """The error for a Python caller: a ValueError if it is one, else RunFailed. An unexpected error's class is named."""
-    said = sentence(error) if isinstance(error, USERS) else f"{type(error).__name__}: {sentence(error)}"
-    return ValueError(said) if isinstance(error, ValueError) else RunFailed(said)
+    text = sentence(error) if isinstance(error, USERS) else f"{type(error).__name__}: {sentence(error)}"
+    return ValueError(text) if isinstance(error, ValueError) else RunFailed(text)
 
 
 def _sentence(error: BaseException) -> str:
@@ -93,8 +93,8 @@ def _sentence(error: BaseException) -> str:
         return f"{error.filename} cannot be written or read ({error.strerror}): set hydra.run.dir or hydra.sweep.dir to one that can be"
     text = " ".join(str(error).split())
     for pattern, translate in TRANSLATIONS.items():
-        if found := re.match(pattern, text):
-            return translate(found, error)
+        if match := re.match(pattern, text):
+            return translate(match, error)
     return text or "what was typed or read does not make a config: see 'hetsim --help' for its keys"
 
 
@@ -103,32 +103,32 @@ def _no_space(error: OSError) -> str:
     return f"{error.filename or 'a file'} cannot be written ({error.strerror}): free some space, or set {keys} to a folder on another disk"
 
 
-def _unknown_key(found: re.Match[str], error: BaseException) -> str:
-    return unknown_key(found[1], error.__cause__)
+def _unknown_key(match: re.Match[str], error: BaseException) -> str:
+    return unknown_key(match[1], error.__cause__)
 
 
-def _wrong_kind(found: re.Match[str], error: BaseException) -> str:
+def _wrong_kind(match: re.Match[str], error: BaseException) -> str:
     if isinstance(error.__cause__, ConfigIndexError):
-        return f"{found[1]} is beyond the rows that the config has there: count them from 0, or type the whole list"
-    return f"{found[1]} does not fit what the config has there: give a list for a list, and a mapping for a mapping"
+        return f"{match[1]} is beyond the rows that the config has there: count them from 0, or type the whole list"
+    return f"{match[1]} does not fit what the config has there: give a list for a list, and a mapping for a mapping"
 
 
-def _unknown_reference(found: re.Match[str], error: BaseException) -> str:
+def _unknown_reference(match: re.Match[str], error: BaseException) -> str:
     key = getattr(error, "full_key", None) or "a key"
-    return f"{key} refers to ${{{found[1]}}}, which is not a key of the config: give it a value of its own"
+    return f"{key} refers to ${{{match[1]}}}, which is not a key of the config: give it a value of its own"
 
 
-def _unresolved(found: re.Match[str], error: BaseException) -> str:
+def _unresolved(match: re.Match[str], error: BaseException) -> str:
     key = getattr(error, "full_key", None) or "a key"
-    reason = found[1].split(" full_key:")[0]
+    reason = match[1].split(" full_key:")[0]
     if reason.startswith(MISSING):
         return f"{reason.removeprefix(MISSING)} is missing: give it a value"
     why = "" if "<" in reason else f" ({reason})"  # "<" as in <lambda> of a resolver
     return f"{key} refers to something that has no value{why}: correct the reference, or write the value out"
 
 
-def _not_deleted(found: re.Match[str], _: BaseException) -> str:
-    key = found[1]
+def _not_deleted(match: re.Match[str], _: BaseException) -> str:
+    key = match[1]
     close = "" if "." in key else checks.suggestion(key, (*PLAIN, *GROUPS))
     return f"~{key} would leave out nothing, because {key} is null or no key of the config: type nothing instead{close}"
 
@@ -137,24 +137,24 @@ def _unreadable_words(_: re.Match[str], error: BaseException) -> str:
     return f"what was typed cannot be read as key=value ({' '.join(str(error).split()).split(' See http')[0]}): see 'hetsim --help'"
 
 
-def _unreadable_override(found: re.Match[str], _: BaseException) -> str:
-    return f"{found[1]} cannot be read as key=value: see 'hetsim --help', and quote braces and spaces for the shell"
+def _unreadable_override(match: re.Match[str], _: BaseException) -> str:
+    return f"{match[1]} cannot be read as key=value: see 'hetsim --help', and quote braces and spaces for the shell"
 
 
-def _unknown_choice(found: re.Match[str], _: BaseException) -> str:
-    group, name, options = found.groups()
+def _unknown_choice(match: re.Match[str], _: BaseException) -> str:
+    group, name, options = match.groups()
     if f"{group}={name}" == "hydra/sweeper=optuna":
         return "hydra/sweeper=optuna is not a choice: hetsim-search searches by Optuna"
     if extra := EXTRAS.get(f"{group}={name}"):
         return f"{group}={name} is not installed: install hetsim[{extra}], as in pip install 'hetsim[{extra}]'"
-    known = options.split()
+    choices = options.split()
     top, path = f"{group}/{name}".split("/", 1)
     if top != "hydra" and (typed := _of_path(top, path)):
         return f"{top}={path} is a path: {typed}"
-    *others, last = known
-    close = checks.suggestion(name, known)
-    own = "" if close or group.startswith("hydra") else f"; hetsim looks for {group}/{name}.yaml in the folder of --config-dir"
-    return f"{group}={name} is not a choice: take {', '.join(others)}{' or ' if others else ''}{last}{close or own}"
+    *others, last = choices
+    close = checks.suggestion(name, choices)
+    looked_in = "" if close or group.startswith("hydra") else f"; hetsim looks for {group}/{name}.yaml in the folder of --config-dir"
+    return f"{group}={name} is not a choice: take {', '.join(others)}{' or ' if others else ''}{last}{close or looked_in}"
 
 
 def _of_path(group: str, text: str) -> str:
@@ -168,46 +168,46 @@ def _of_path(group: str, text: str) -> str:
     return f"{move}type {shlex.quote(f'{group}={choice}')} with --config-dir {shlex.quote(str(above))}"
 
 
-def _outside(found: re.Match[str], _: BaseException) -> str:
-    return f"{found[0]}: {_of_path(found[1], found[2])}"
+def _outside(match: re.Match[str], _: BaseException) -> str:
+    return f"{match[0]}: {_of_path(match[1], match[2])}"
 
 
-def _several_values(found: re.Match[str], _: BaseException) -> str:
-    key, values = found[1].split("=", 1)
+def _several_values(match: re.Match[str], _: BaseException) -> str:
+    key, values = match[1].split("=", 1)
     brackets = (
         "" if key.lstrip("+") in (*GROUPS, "method", "experiment") else f", or put them in brackets if they are one list, {key}=[{values}]"
     )
-    return f"{found[1]} has several values: add -m to run each{brackets}"
+    return f"{match[1]} has several values: add -m to run each{brackets}"
 
 
-def _no_config_dir(found: re.Match[str], _: BaseException) -> str:
+def _no_config_dir(match: re.Match[str], _: BaseException) -> str:
     return (
-        f"--config-dir {found[1]} is not a folder: give the one that has a folder for each group, such as cluster/, with your files in it"
+        f"--config-dir {match[1]} is not a folder: give the one that has a folder for each group, such as cluster/, with your files in it"
     )
 
 
 TRANSLATIONS: dict[str, Callable[[re.Match[str], BaseException], str]] = {
     r"Could not override '([^']+)'": _unknown_key,
     r"Error merging override (.*)": _wrong_kind,
-    r"Could not append to config\. An item is already at '([^']+)'": lambda found, _: (
-        f"+{found[1]} is in the config already: leave out the +"
+    r"Could not append to config\. An item is already at '([^']+)'": lambda match, _: (
+        f"+{match[1]} is in the config already: leave out the +"
     ),
     r"Could not delete from config\. '([^']+)' does not exist": _not_deleted,
-    r"Could not delete from config\. The value of '([^']+)' is (.*) and not (.*)\.": lambda found, _: (
-        f"~{found[1]}={found[3]} would leave out nothing, because {found[1]} is {found[2]}: type ~{found[1]}"
+    r"Could not delete from config\. The value of '([^']+)' is (.*) and not (.*)\.": lambda match, _: (
+        f"~{match[1]}={match[3]} would leave out nothing, because {match[1]} is {match[2]}: type ~{match[1]}"
     ),
-    r"Override (\S+)@(\S+?)=.* looks like a config group override": lambda found, _: (
-        f"{found[1]}@{found[2]} is not a key of the config, because {found[1]} is not a group of choices: see 'hetsim --help'"
+    r"Override (\S+)@(\S+?)=.* looks like a config group override": lambda match, _: (
+        f"{match[1]}@{match[2]} is not a key of the config, because {match[1]} is not a group of choices: see 'hetsim --help'"
     ),
-    r"invalid literal for int\(\) with base 10: '(.*)'$": lambda found, _: (
-        f"{found[1]} is not a row of a list: count from 0, as in cluster.nodes.0.count=2"
+    r"invalid literal for int\(\) with base 10: '(.*)'$": lambda match, _: (
+        f"{match[1]} is not a row of a list: count from 0, as in cluster.nodes.0.count=2"
     ),
     r".*list indices must be integers or slices": lambda *_: "a row of a list cannot be left out so: type the whole list",
     r"Ambiguous value for argument '(.*?)' 1\. ": _several_values,
-    r"Sweep parameters '(.*?)' requires --multirun": lambda found, _: f"{found[1]} has several values: add -m to run each",
+    r"Sweep parameters '(.*?)' requires --multirun": lambda match, _: f"{match[1]} has several values: add -m to run each",
     r"Additional config directory '(.*?)' not found": _no_config_dir,
-    r"Cannot find primary config '(.*?)'": lambda found, _: (
-        f"--config-name {found[1]} is not a file in the folder of --config-dir: leave it out"
+    r"Cannot find primary config '(.*?)'": lambda match, _: (
+        f"--config-name {match[1]} is not a file in the folder of --config-dir: leave it out"
     ),
     r"Interpolation key '(.*?)' not found": _unknown_reference,
     r"(?:\w+ (?:raised )?while resolving interpolation: )(.*)": _unresolved,

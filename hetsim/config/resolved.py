@@ -44,14 +44,14 @@ def resolved(entries: Mapping[str, Any]) -> dict[str, Any]:
             return [*map(chosen, part)]
         if not isinstance(part, Mapping):
             return part
-        its = {**part, "gpus": chosen(part["gpus"])} if "gpus" in part else {**part}
-        return its | {"device": usual_kind() if real else CPU.kind} if part.get("device") == AUTO else its
+        resolved_part = {**part, "gpus": chosen(part["gpus"])} if "gpus" in part else {**part}
+        return resolved_part | {"device": usual_kind() if real else CPU.kind} if part.get("device") == AUTO else resolved_part
 
-    found: dict[str, Any] = chosen({"device": AUTO, **entries})
+    config: dict[str, Any] = chosen({"device": AUTO, **entries})
     if isinstance(cluster, Mapping):
         cluster = {**cluster, "network": with_sharing(cluster["network"])} if "network" in cluster else cluster
-        found["cluster"] = {key: chosen(part) if key in ("nodes", "machines", "server") else part for key, part in cluster.items()}
-    return found
+        config["cluster"] = {key: chosen(part) if key in ("nodes", "machines", "server") else part for key, part in cluster.items()}
+    return config
 
 
 def with_sharing(network: Any) -> Any:
@@ -136,7 +136,7 @@ class Named:
 def named_gpus(cluster: Any) -> Named | None:
     """The catalogue's data; None if the cluster names no GPU. Raises ValueError if a GPU is not in the catalogue."""
     machines = cluster.get("machines") if isinstance(cluster, Mapping) else None
-    names = [name for each in machines if (name := _gpu_name(each)) is not None] if isinstance(machines, Sequence) else []
+    names = [name for machine in machines if (name := _gpu_name(machine)) is not None] if isinstance(machines, Sequence) else []
     config = cluster.get(CATALOGUE) if isinstance(cluster, Mapping) else None
     if not names:
         if config is not None:
@@ -164,17 +164,17 @@ def named_gpus(cluster: Any) -> Named | None:
 
 def _ranks(machines: Sequence[Any]) -> dict[str, tuple[int, ...]]:
     """The ranks of each name's GPUs. Machines that are no mappings are reported elsewhere."""
-    found: dict[str, tuple[int, ...]] = {}
+    ranks: dict[str, tuple[int, ...]] = {}
     first = 0
     for machine in machines:
         name, gpus = _gpu_name(machine), machine.get("gpus") if isinstance(machine, Mapping) else None
-        its = (gpus[name] if name in gpus else gpus.get("count", 1)) if isinstance(gpus, Mapping) else 1
+        number = (gpus[name] if name in gpus else gpus.get("count", 1)) if isinstance(gpus, Mapping) else 1
         copies = machine.get("count") if isinstance(machine, Mapping) else 1
-        after = first + checks.whole("cluster.machines.gpus", its) * checks.whole("cluster.machines.count", copies or 1)
+        after = first + checks.whole("cluster.machines.gpus", number) * checks.whole("cluster.machines.count", copies or 1)
         if name is not None:
-            found[name] = (*found.get(name, ()), *range(first, after))
+            ranks[name] = (*ranks.get(name, ()), *range(first, after))
         first = after
-    return found
+    return ranks
 
 
 def with_names(entries: Mapping[str, Any]) -> dict[str, Any]:
@@ -205,17 +205,17 @@ def _gpu_name(machine: Any) -> str | None:
     gpus = machine.get("gpus") if isinstance(machine, Mapping) else None
     if not isinstance(gpus, Mapping) or "count" in gpus:
         return None
-    known = (*OF_NODE, *OUTWARDS)
-    return next((str(key) for key, value in gpus.items() if key not in known and type(value) is int), None)
+    other_keys = (*OF_NODE, *OUTWARDS)
+    return next((str(key) for key, value in gpus.items() if key not in other_keys and type(value) is int), None)
 
 
 def _described(machine: Mapping[str, Any], named: Named) -> dict[str, Any]:
     name = str(_gpu_name(machine))
     gpus = {str(key): value for key, value in machine["gpus"].items()}
-    its, count, factor = named.times[name], gpus.pop(name), named.factors.get(name, 1.0)
-    table = [[samples, float(f"{factor * seconds:.6g}")] for samples, seconds in its.table]
-    bound = {} if its.max_samples is None else {"max_samples": its.max_samples}
-    inside = {"inside": its.gpu.inside} if count > 1 and its.gpu.inside is not None else {}
+    times, count, factor = named.times[name], gpus.pop(name), named.factors.get(name, 1.0)
+    table = [[samples, float(f"{factor * seconds:.6g}")] for samples, seconds in times.table]
+    bound = {} if times.max_samples is None else {"max_samples": times.max_samples}
+    inside = {"inside": times.gpu.inside} if count > 1 and times.gpu.inside is not None else {}
     return {**inside, **machine, "gpus": {"count": count, "table": table, **bound, **gpus}}
 
 
@@ -234,8 +234,8 @@ def name_of(cluster: Mapping[str, Any]) -> str:
     name = str(cluster["name"])
     shipped = _shipped(name)
     changed = [
-        said
-        for part, said in PARTS.items()
+        other_name
+        for part, other_name in PARTS.items()
         if shipped and not shipped.get("machines") and (cluster.get(part) or None) != (shipped.get(part) or None)
     ]
     if not changed:
@@ -250,5 +250,5 @@ def _shipped(name: str) -> dict[str, Any] | None:
     file = next((path for path in (configs() / "cluster").glob("*.yaml") if path.stem == name), None)
     if file is None:
         return None
-    found: dict[str, Any] = resolved({"cluster": OmegaConf.to_container(OmegaConf.load(file))})["cluster"]
-    return found
+    cluster: dict[str, Any] = resolved({"cluster": OmegaConf.to_container(OmegaConf.load(file))})["cluster"]
+    return cluster

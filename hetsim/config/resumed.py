@@ -86,11 +86,11 @@ def _check_agree(keys: Collection[str], typed: Mapping[str, Any], saved: Mapping
     all_typed, all_saved = dict(flattened(typed)), dict(flattened(saved))
     for name in dict.fromkeys((*all_typed, *all_saved)) if keys else ():
         concerned = all_are or any(f"{name}.".startswith(f"{key}.") for key in names)
-        one, other = all_typed.get(name), all_saved.get(name)
-        if concerned and not _may_differ(name) and one != other:
+        value, saved_value = all_typed.get(name), all_saved.get(name)
+        if concerned and not _may_differ(name) and value != saved_value:
             raise ValueError(
-                f"{checks.printable(name)}={checks.shown(one)} is not {checks.shown(other)}, as of the run in resume={typed['resume']}, "
-                f"which keeps its keys: leave it out; you may change budget, checkpoint, {', '.join((*GROUPS, *PLAIN))}"
+                f"{checks.printable(name)}={checks.shown(value)} is not {checks.shown(saved_value)}, as of the run in "
+                f"resume={typed['resume']}, which keeps its keys: leave it out; you may change budget, checkpoint, {', '.join((*GROUPS, *PLAIN))}"
             )
 
 

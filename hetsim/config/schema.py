@@ -108,12 +108,12 @@ def unknown_key(typed: str, error: BaseException | None) -> str:
     if group in PLAIN:
         return f"{key} is not a key of the config, because {group} has a value and no keys within it: type {group}=…"
     having = choices_with(group, name) if "." not in name else ""
-    known = [] if parent is None or parent._is_none() else [str(each) for each in parent]
-    close = checks.suggestion(last, known)
+    keys = [] if parent is None or parent._is_none() else [str(key_within) for key_within in parent]
+    close = checks.suggestion(last, keys)
     if refused := _refused(root, group, name, having):
         return f"{key} is not a key of the config{close}" if close else refused
     if group in ("budget", "checkpoint"):
-        return f"{key} is not a key of the config: {group} has {', '.join(known)}{close or _elsewhere(last)}"
+        return f"{key} is not a key of the config: {group} has {', '.join(keys)}{close or _elsewhere(last)}"
     plus = f"+{key}" if key == dotted(typed) else f"++{typed}"
     return f"{key} is not a key of the config as it stands: add {'a +' if plus[1] != '+' else '++'} in front, as {plus}=…"
 
@@ -133,11 +133,11 @@ def _refused(root: DictConfig, group: str, name: str, having: str) -> str:
     if options is None or "." in name or name in options:
         return ""
     shipped = choice(group, OmegaConf.to_container(root[group]))  # type: ignore[arg-type]
-    its = f"{target} ({', '.join(options)})" if group in TORCH_KEYS else f"{group}={shipped} ({', '.join(options) or 'it has none'})"
+    owner = f"{target} ({', '.join(options)})" if group in TORCH_KEYS else f"{group}={shipped} ({', '.join(options) or 'it has none'})"
     if name in choices(group):
-        return f"{key} is not a key of {its}; did you mean {group}={name}?"
+        return f"{key} is not a key of {owner}; did you mean {group}={name}?"
     near = checks.suggestion(name, options)
-    return f"{key} is not a key of {its}{near or (f': {having}' if having else _elsewhere(name)) or ': leave it out'}"
+    return f"{key} is not a key of {owner}{near or (f': {having}' if having else _elsewhere(name)) or ': leave it out'}"
 
 
 def _elsewhere(name: str) -> str:
@@ -153,7 +153,7 @@ def _options(group: str, target: Any) -> Sequence[str] | None:
         check_name(target, key=group, group=kind)
         module, _, name = target.rpartition(".")
         if group in TORCH_KEYS or target.startswith("hetsim."):
-            return [each for each in argument_names(getattr(importlib.import_module(module), name)) if each not in OF_NO_CONFIG]
+            return [argument for argument in argument_names(getattr(importlib.import_module(module), name)) if argument not in OF_NO_CONFIG]
     return None
 
 
@@ -174,8 +174,8 @@ def _refused_in_cluster(root: DictConfig, key: str) -> str:
             if str(error).startswith((f"{key} ", f"{above} must be")):
                 return str(error)
             if lacking := re.match(rf"{re.escape(above)}\.(\w+) is missing", str(error)):
-                its = f"'{above}={{{lacking[1]}: …, {last}: …}}'"
-                return f"{key} is not a key of the config, because {above} is a single value there: type {its}"
+                instead = f"'{above}={{{lacking[1]}: …, {last}: …}}'"
+                return f"{key} is not a key of the config, because {above} is a single value there: type {instead}"
     return ""
 
 

@@ -93,9 +93,9 @@ def text_of(file: Path) -> str:
 @cache
 def _fast_loader() -> type:
     """OmegaConf's rules for numbers and texts, with libyaml's parser if PyYAML has it."""
-    own = get_yaml_loader()
+    loader = get_yaml_loader()
     fast = getattr(yaml, "CSafeLoader", None)
-    return own if fast is None else type("Loader", (fast,), {"yaml_implicit_resolvers": own.yaml_implicit_resolvers})
+    return loader if fast is None else type("Loader", (fast,), {"yaml_implicit_resolvers": loader.yaml_implicit_resolvers})
 
 
 def checking(source: ConfigSource) -> ConfigSource:
@@ -121,8 +121,8 @@ def check_config(file: Path, name: str, package: str, entries: Any) -> None:
         raise ValueError(f"{file} must be a mapping of keys, not {checks.shown(entries)}: write 'key: value' lines")
     for default in entries["defaults"] if isinstance(entries.get("defaults"), list) else ():
         _check_default(file, default)
-    own = {key for key in RESERVED & entries.keys() if key != "trust" or entries[key]}  # a run's config.yaml trusts no module
-    for key in own or RESERVED & _names(f"{name}/{package}"):
+    reserved = {key for key in RESERVED & entries.keys() if key != "trust" or entries[key]}  # a run's config.yaml trusts no module
+    for key in reserved or RESERVED & _names(f"{name}/{package}"):
         raise ValueError(f"{file} sets {key}, which only the command line may set: leave it out there, and type it yourself")
     check_plain({key: value for key, value in entries.items() if key != "defaults"}, file)
 

@@ -60,10 +60,10 @@ def saved_by(folder: Path, identity: str) -> Path | None:
 
 def warn_without_checkpoints(experiment: Experiment, typed: Sequence[str]) -> None:
     """Warn if `resume` is typed for a run that writes no checkpoints, because a kill then loses its progress."""
-    asked = [word for word in typed if word.startswith("resume=")]
-    if asked and not experiment.checkpoint.enabled:
+    resume_words = [word for word in typed if word.startswith("resume=")]
+    if resume_words and not experiment.checkpoint.enabled:
         warnings.warn(
-            f"{checks.printable(asked[-1])} cannot continue this run after a kill, because the run writes no checkpoints: "
+            f"{checks.printable(resume_words[-1])} cannot continue this run after a kill, because the run writes no checkpoints: "
             "add checkpoint.every_seconds=600 or checkpoint.every_updates=100",
             stacklevel=2,
         )

@@ -58,7 +58,7 @@ def _quoted(value: Any) -> Any:
 
 def quoted(text: str) -> str:
     """A text in quotes, in Hydra's grammar. Backslashes are literal, except before a quote."""
-    return "'" + re.sub(r"(\\*)('|\Z)", lambda found: found[1] * 2 + ("\\'" if found[2] else ""), text) + "'"
+    return "'" + re.sub(r"(\\*)('|\Z)", lambda quote: quote[1] * 2 + ("\\'" if quote[2] else ""), text) + "'"
 
 
 # Words that Hydra can read
@@ -111,8 +111,8 @@ def _instead(word: str) -> str:
         return f"close its brackets, and quote the whole word for the shell, as in '{key}=…'"
     if value.rstrip().endswith(","):
         return "a value is missing after the last comma"
-    its = f"{key}={as_typed(value)}"
-    return f"quote its value, as in {shlex.quote(its) if LIVE.search(its) else DOUBLE.format(its)}"
+    with_quotes = f"{key}={as_typed(value)}"
+    return f"quote its value, as in {shlex.quote(with_quotes) if LIVE.search(with_quotes) else DOUBLE.format(with_quotes)}"
 
 
 def _unclosed(value: str) -> bool:
@@ -142,17 +142,17 @@ def with_files(words: Sequence[str], config_dir: str | Path | None = None) -> tu
     check_folder("the current folder", Path.cwd())
     if config_dir is not None and not Path(config_dir).is_dir():
         raise ValueError(f"config_dir={config_dir} is not a folder: give the one with a folder for each group, such as cluster/")
-    own = [] if config_dir is None else [Path(config_dir)]
+    option_folders = [] if config_dir is None else [Path(config_dir)]
     files: dict[tuple[str, str], Path] = {}
-    read = [_with_names(word, files) for word in words if not SEARCH_PATH.match(word)]
-    folders = [*own, *(folder for folder in dict.fromkeys(files.values()) if folder not in own)]
+    hydra_words = [_with_names(word, files) for word in words if not SEARCH_PATH.match(word)]
+    folders = [*option_folders, *(folder for folder in dict.fromkeys(files.values()) if folder not in option_folders)]
     for group, name in files:
         if len([folder for folder in folders if Path(folder, group, f"{name}.yaml").exists()]) > 1:
             raise ValueError(f"{group}={name} is a file in each of {', '.join(map(str, folders))}: rename all but one of them")
     searched = [str(place) for word in words if SEARCH_PATH.match(word) for place in _places(word)]
     for folder in folders:
         check_folder("config_dir", folder.absolute())
-    return read, (*(str(folder.absolute()) for folder in folders), *searched)
+    return hydra_words, (*(str(folder.absolute()) for folder in folders), *searched)
 
 
 def check_folder(key: str, folder: str | Path) -> None:

@@ -19,15 +19,15 @@ def check_trials(study: Any, space: Space, journal: Path) -> None:
     Before Optuna asks its sampler, it takes a waiting trial, with any keys. A search writes no waiting trials.
     """
     for one in study.get_trials(deepcopy=False):
-        done = one.state.name == "COMPLETE"
+        is_complete = one.state.name == "COMPLETE"
         values = one.values if isinstance(one.values, list | tuple) else []
-        whole = one.state.name in ("COMPLETE", "PRUNED")
+        is_read = one.state.name in ("COMPLETE", "PRUNED")
         if (
             one.state.name == "WAITING"
             or any(one.distributions.get(key) != space.searched.get(key) for key in {*one.params, *one.distributions})
-            or (whole and len(one.params) != len(space.searched))
+            or (is_read and len(one.params) != len(space.searched))
             or not all(_is_of(space.searched, key, value) for key, value in one.params.items())
-            or (done and len(values) != 1)
+            or (is_complete and len(values) != 1)
             or not all(key.startswith(LEFT_BY_OPTUNA) and isinstance(value, str) for key, value in one.system_attrs.items())
             or not all(map(is_number, (*values, *one.intermediate_values.values())))
         ):

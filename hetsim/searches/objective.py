@@ -20,30 +20,30 @@ OWN = re.compile(r"final\.\w+")
 DIRECTIONS = ("minimize", "maximize")
 
 
-def direction_of(objective: str, asked: str | None) -> str:
+def direction_of(objective: str, direction: str | None) -> str:
     """The direction of a search: the given one, or the better direction of the number.
 
     Raises ValueError for an unknown number, or for a metric of the user's own without a direction.
     """
-    known = "minimize" if SECONDS_TO.fullmatch(objective) else OBJECTIVES.get(objective)
-    if known is None and not OWN.fullmatch(objective):
+    usual = "minimize" if SECONDS_TO.fullmatch(objective) else OBJECTIVES.get(objective)
+    if usual is None and not OWN.fullmatch(objective):
         names = ", ".join((*OBJECTIVES, "seconds_to_0.9 (to that test accuracy)", "final.NAME of your own workload"))
         raise ValueError(f"--objective {objective} is not a number of a run: take one of {names}{checks.suggestion(objective, OBJECTIVES)}")
-    if asked is not None and asked not in DIRECTIONS:
-        raise ValueError(f"--direction must be minimize or maximize, not {asked}")
-    if known is None and asked is None:
+    if direction is not None and direction not in DIRECTIONS:
+        raise ValueError(f"--direction must be minimize or maximize, not {direction}")
+    if usual is None and direction is None:
         raise ValueError(f"--objective {objective} is a number of your own: add --direction minimize or --direction maximize")
-    return asked or known or ""
+    return direction or usual or ""
 
 
 def objective_value(objective: str, summary: Mapping[str, Any], run: Path) -> float | None:
     """The objective of a finished run; None if the run lacks the number."""
     if within := SECONDS_TO.fullmatch(objective):
         return time_to(read_curve(run), accuracy=float(within[1]))
-    found: Any = summary
+    value: Any = summary
     for part in objective.split("."):
-        found = found.get(part) if isinstance(found, Mapping) else None
-    return None if found is None else float(found)
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return None if value is None else float(value)
 
 
 def on_the_way(objective: str, loss: float | None, accuracy: float | None) -> float | None:

@@ -21,7 +21,7 @@ from hetsim.files.writing import part_from_hard_links, write_text
 from hetsim.pool.engines import check_engine, check_processes, opened_pool
 from hetsim.pool.pool import PoolEnded
 from hetsim.results.writing.describe import formatted
-from hetsim.searches import trial
+from hetsim.searches import trial as trials
 from hetsim.searches.journal import check_trials
 from hetsim.searches.objective import direction_of, on_the_way
 from hetsim.searches.trial import Place, Pruned, Watch, Watching
@@ -102,47 +102,47 @@ class Search:
         place = Place(str(folder), self.question.config_dir, self.question.objective)
         question = self.question
         if question.processes == 1 and question.engine == "local":
-            self.run_here(lambda words, watching: trial.run(words, place, watching))
+            self.run_here(lambda words, watching: trials.run(words, place, watching))
             return
-        with opened_pool(question.engine, trial.ANSWERING, question.processes, of="the search", folder=self.folder) as pool:
-            for _ in pool.map(partial(self._attempt, run=partial(trial.run_in, pool, place)), iter(self._ask, None)):
+        with opened_pool(question.engine, trials.ANSWERING, question.processes, of="the search", folder=self.folder) as pool:
+            for _ in pool.map(partial(self._attempt, run=partial(trials.run_in, pool, place)), iter(self._ask, None)):
                 pass
 
     def run_here(self, run: Run) -> None:
         """Run trials one by one in this process."""
-        for asked in iter(self._ask, None):
-            self._attempt(asked, run)
+        for trial in iter(self._ask, None):
+            self._attempt(trial, run)
 
     def _ask(self) -> Any:
         with self._lock:
             enough = len(self.study.get_trials(deepcopy=False)) >= self.question.trials
             return None if enough else self.study.ask(dict(self.space.searched))
 
-    def _attempt(self, asked: Any, run: Run) -> None:
+    def _attempt(self, trial: Any, run: Run) -> None:
         """Run a trial with every seed, and report the mean over the seeds to the study."""
         values: list[float] = []
         try:
             for index, seed in enumerate(self.space.seeds):
-                words = self.space.words(self.values(asked), seed)
-                value = run(words, partial(self._watch, asked, index, values))
+                words = self.space.words(self.values(trial), seed)
+                value = run(words, partial(self._watch, trial, index, values))
                 if value is None or not math.isfinite(value):
-                    self._end(asked, "PRUNED", f"has no {self.question.objective}")
+                    self._end(trial, "PRUNED", f"has no {self.question.objective}")
                     return
                 values.append(value)
         except Pruned:
-            self._end(asked, "PRUNED", "pruned")
+            self._end(trial, "PRUNED", "pruned")
         except ValueError as error:
-            self._end(asked, "FAIL", f"failed: {error}")
+            self._end(trial, "FAIL", f"failed: {error}")
             if not self.has_run and len(self.trials) >= min(REFUSED, self.question.trials):
                 raise
         except PoolEnded:  # the search is interrupted, and this trial is left to it
             pass
         except RunFailed as error:
-            self._end(asked, "FAIL", f"failed: {error}")
+            self._end(trial, "FAIL", f"failed: {error}")
         else:
-            self._end(asked, "COMPLETE", None, math.fsum(values) / len(values))
+            self._end(trial, "COMPLETE", None, math.fsum(values) / len(values))
 
-    def _watch(self, asked: Any, index: int, values: Sequence[float]) -> Watch:
+    def _watch(self, trial: Any, index: int, values: Sequence[float]) -> Watch:
         """Whether a trial's run should continue: its clock has not passed the best time, and Optuna does not prune it."""
         if not self.question.prune:
             return lambda *_: True
@@ -159,22 +159,22 @@ class Search:
             if error is not None and best is not None and number > error and (math.fsum(values) + seconds) / num_seeds > best.value:
                 return False  # this run reaches the accuracy later than the best, if at all
             with self._lock:
-                asked.report(number, next(steps))
-                return not asked.should_prune()
+                trial.report(number, next(steps))
+                return not trial.should_prune()
 
         return watch
 
-    def _end(self, asked: Any, state: str, what: str | None, value: float | None = None) -> None:
+    def _end(self, trial: Any, state: str, outcome: str | None, value: float | None = None) -> None:
         from optuna.trial import TrialState
 
         with self._lock:
-            if state == "PRUNED" and (points := self.study.get_trials(deepcopy=False)[asked.number].intermediate_values):
-                asked.report(points[max(points)], LAST)  # Optuna ranks trials without a number by their last points, the later the better
-            before = self.best
-            self.study.tell(asked, value, state=TrialState[state])
-            best = " (the best so far)" if value is not None and (before is None or self.best.number == asked.number) else ""
-            said = what or f"{self.question.objective} {formatted(value)}{best}"
-            self.tell(checks.printable(f"trial {asked.number}: {said} with {' '.join(chosen_words(self.values(asked)))}"))
+            if state == "PRUNED" and (points := self.study.get_trials(deepcopy=False)[trial.number].intermediate_values):
+                trial.report(points[max(points)], LAST)  # Optuna ranks trials without a number by their last points, the later the better
+            best_before = self.best
+            self.study.tell(trial, value, state=TrialState[state])
+            best = " (the best so far)" if value is not None and (best_before is None or self.best.number == trial.number) else ""
+            text = outcome or f"{self.question.objective} {formatted(value)}{best}"
+            self.tell(checks.printable(f"trial {trial.number}: {text} with {' '.join(chosen_words(self.values(trial)))}"))
 
     def words(self, one: Any) -> tuple[str, ...]:
         """The arguments of a trial. The seed is chosen separately."""
@@ -221,8 +221,8 @@ def opened(question: SearchQuestion, folder: Path) -> Iterator[Search]:
         space = parsed(study.user_attrs["words"])  # as at its first start: its trials have these texts as values
         search = Search(question, folder, space, study)
         check_trials(study, space, folder / JOURNAL)
-        for left in study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.RUNNING,)):
-            study.tell(left.number, state=optuna.trial.TrialState.FAIL)  # of a search that was stopped
+        for interrupted in study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.RUNNING,)):
+            study.tell(interrupted.number, state=optuna.trial.TrialState.FAIL)  # of a search that was stopped
         try:
             yield search
         finally:
@@ -239,7 +239,7 @@ def _study(question: SearchQuestion, folder: Path) -> Any:
     from optuna.storages.journal import JournalFileBackend
     from optuna.study import StudyDirection
 
-    asked = {"words": list(question.words), "objective": question.objective, "direction": question.direction}
+    typed = {"words": list(question.words), "objective": question.objective, "direction": question.direction}
     pruner = optuna.pruners.MedianPruner() if question.prune else optuna.pruners.NopPruner()
     try:
         storage = optuna.storages.JournalStorage(JournalFileBackend(str(folder / JOURNAL)))
@@ -262,21 +262,22 @@ def _study(question: SearchQuestion, folder: Path) -> Any:
         raise ValueError(
             f"{folder / JOURNAL} is not a search that can be resumed ({type(error).__name__}): give another --folder"
         ) from None
-    if held != asked and (held or drawn) and not (set(held) == set(asked) and all(_agrees(key, held[key], asked[key]) for key in asked)):
-        what = next((key for key in asked if not _agrees(key, held.get(key), asked[key])), "attributes")
-        raise ValueError(f"{folder} holds another search ({what}: {_differing(held.get(what), asked.get(what))}): give another --folder")
-    for key in (key for key in asked if key not in held):
-        study.set_user_attr(key, asked[key])
+    agrees = set(held) == set(typed) and all(_agrees(key, held[key], typed[key]) for key in typed)
+    if held != typed and (held or drawn) and not agrees:
+        key = next((key for key in typed if not _agrees(key, held.get(key), typed[key])), "attributes")
+        raise ValueError(f"{folder} holds another search ({key}: {_differing(held.get(key), typed.get(key))}): give another --folder")
+    for key in (key for key in typed if key not in held):
+        study.set_user_attr(key, typed[key])
     return study
 
 
-def _differing(held: Any, asked: Any) -> str:
+def _differing(held: Any, typed: Any) -> str:
     """The journal's question and the new one, with only those arguments that differ."""
-    if isinstance(held, list) and isinstance(asked, list) and all(isinstance(word, str) for word in held):
-        held, asked = (" ".join(other_words(*pair)) or None for pair in ((held, asked), (asked, held)))
-    return f"{checks.shown(held)}, not {checks.shown(asked)}"
+    if isinstance(held, list) and isinstance(typed, list) and all(isinstance(word, str) for word in held):
+        held, typed = (" ".join(other_words(*pair)) or None for pair in ((held, typed), (typed, held)))
+    return f"{checks.shown(held)}, not {checks.shown(typed)}"
 
 
-def _agrees(key: str, held: Any, asked: Any) -> bool:
+def _agrees(key: str, held: Any, typed: Any) -> bool:
     """Whether the journal, which may come from somebody else, and the new question agree in this key."""
-    return bool(held == asked) or (key == "words" and same_words(held, asked))
+    return bool(held == typed) or (key == "words" and same_words(held, typed))

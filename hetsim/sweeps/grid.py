@@ -52,8 +52,8 @@ class Grid:
 
     def runs(self, typed: Sequence[str]) -> Iterator[list[str]]:
         """The overrides of each run for these typed overrides. The grid gives values for keys that were not typed."""
-        own = self._of(typed)
-        for added in itertools.product(*own.values()):
+        words_by_key = self._of(typed)
+        for added in itertools.product(*words_by_key.values()):
             yield [*typed, *added]
 
     def num_runs(self, typed: Sequence[str]) -> int:
@@ -82,16 +82,16 @@ def _words(where: str, key: str, value: Any) -> list[str]:
     if not SWEPT.fullmatch(key) or re.match(r"[+~]*(method|grid)\b", key):
         raise ValueError(f"{where} cannot be varied in a grid: type it, or leave it out")
     if isinstance(value, list):
-        found = [f"{key}={as_typed(part)}" for part in value]
+        words = [f"{key}={as_typed(part)}" for part in value]
     elif isinstance(value, str):
-        found = _sweep(where, f"{key}={value}")
+        words = _sweep(where, f"{key}={value}")
     else:
-        found = [f"{key}={as_typed(value)}"]
-    if not found:
+        words = [f"{key}={as_typed(value)}"]
+    if not words:
         raise ValueError(f"{where} has no values: list some, {EXAMPLE}")
-    if any("$" in word for word in found):  # what a file refers to is checked as it is read, when braces may still be escaped
+    if any("$" in word for word in words):  # what a file refers to is checked as it is read, when braces may still be escaped
         raise ValueError(f"{where} refers to another key in a grid: write the value out, or type {key.lstrip('+~')} beside the grid")
-    return found
+    return words
 
 
 def _sweep(where: str, word: str) -> list[str]:

@@ -60,9 +60,9 @@ def execute(config: Composed, sweep: SweepSettings, number: int) -> Outcome:
         return task()
     folders, name, words = sweep.hydra
     choices = compositions(folders, name)
-    whole = choices.config([*words, *config.words])
-    whole.hydra.job.num, whole.hydra.job.id = number, str(number)
-    return run_by_hydra(choices, whole, config.folder, task)
+    settings = choices.config([*words, *config.words])
+    settings.hydra.job.num, settings.hydra.job.id = number, str(number)
+    return run_by_hydra(choices, settings, config.folder, task)
 
 
 def in_this_process(sweep: SweepSettings, runs: Runs) -> Outcomes:
@@ -151,10 +151,10 @@ def answering(_: None) -> Answer:
     """In a process of a pool: the function that executes a run."""
 
     def answer(question: dict[str, Any], _: Any) -> dict[str, Any]:
-        told, errors = io.StringIO(), io.StringIO()
-        with contextlib.redirect_stdout(told), contextlib.redirect_stderr(errors):
+        printed, errors = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(errors):
             outcome = answered(question)
-        return {"outcome": outcome, "out": told.getvalue(), "err": errors.getvalue()}
+        return {"outcome": outcome, "out": printed.getvalue(), "err": errors.getvalue()}
 
     return answer
 

@@ -55,24 +55,24 @@ def parsed(words: Sequence[str]) -> Space:
     return Space(tuple(fixed), searched, seeds)
 
 
-def same_words(one: Any, other: Sequence[str]) -> bool:
+def same_words(first: Any, second: Sequence[str]) -> bool:
     """Whether these are arguments with the same meaning, in any order and notation."""
-    return isinstance(one, list) and all(isinstance(word, str) for word in one) and meant(one) == meant(other)
+    return isinstance(first, list) and all(isinstance(word, str) for word in first) and meant(first) == meant(second)
 
 
 def other_words(words: Sequence[str], than: Sequence[str]) -> list[str]:
     """The arguments without an equivalent in `than`."""
-    known = {each for word in than for each in meant([word])}
-    return [word for word in words if not known.issuperset(meant([word]))]
+    meanings = {pair for word in than for pair in meant([word])}
+    return [word for word in words if not meanings.issuperset(meant([word]))]
 
 
 def meant(words: Sequence[str]) -> list[tuple[str, str]]:
     """The keys of these arguments, in order, and their values in any notation. Arguments that Hydra cannot read stand for themselves."""
     try:
-        found = OverridesParser.create().parse_overrides(list(words))
+        overrides = OverridesParser.create().parse_overrides(list(words))
     except HydraException:
         return [("", word) for word in words]
-    return sorted(map(_key_and_value, found, words), key=itemgetter(0))  # of one key the last counts
+    return sorted(map(_key_and_value, overrides, words), key=itemgetter(0))  # of one key the last counts
 
 
 def _key_and_value(override: Override, word: str) -> tuple[str, str]:
@@ -86,8 +86,8 @@ def _distribution(override: Override, word: str) -> Any:
     value: Any = override.value()
     try:
         if isinstance(value, IntervalSweep):
-            whole = {type(value.start), type(value.end)} == {int}
-            return (IntDistribution if whole else FloatDistribution)(value.start, value.end, log="log" in value.tags)  # type: ignore[arg-type]
+            is_integer = {type(value.start), type(value.end)} == {int}
+            return (IntDistribution if is_integer else FloatDistribution)(value.start, value.end, log="log" in value.tags)  # type: ignore[arg-type]
         if isinstance(value, RangeSweep) and (numbers := _whole_numbers(value)):
             return IntDistribution(min(numbers), max(numbers), step=abs(numbers.step))
         if not isinstance(value, Glob):

@@ -219,10 +219,10 @@ def launch_failure(error: Exception) -> RunFailed:
 
 def closing_line(outcomes: Sequence[Outcome], folder: str) -> str:
     """A line with the number of runs in the sweep's folder now, and the number of earlier ones."""
-    there = sum(outcome.failure is None for outcome in outcomes)
+    num_finished = sum(outcome.failure is None for outcome in outcomes)
     already = sum(outcome.already for outcome in outcomes)
-    of = "" if there == len(outcomes) else f" of {len(outcomes)}"
-    return f"{there}{of} run{'' if len(outcomes) == 1 else 's'}{f' ({already} were there already)' if already else ''} in {folder}"
+    of = "" if num_finished == len(outcomes) else f" of {len(outcomes)}"
+    return f"{num_finished}{of} run{'' if len(outcomes) == 1 else 's'}{f' ({already} were there already)' if already else ''} in {folder}"
 
 
 def failure_lines(outcomes: Sequence[Outcome]) -> str:

@@ -62,18 +62,19 @@ def resolve(path: str, *, key: str, group: str, kind: type, trust: Iterable[str]
     module, _, name = check_name(path, key=key, group=group, trust=trust).rpartition(".")
     if _is_own(module, group):
         with contextlib.suppress(ModuleNotFoundError):
-            own = getattr(importlib.import_module(module), name, None)
-            if isinstance(own, type) and issubclass(own, kind) and _is_own(own.__module__, group) and not inspect.isabstract(own):
-                return own
+            shipped: Any = getattr(importlib.import_module(module), name, None)
+            is_of_kind = isinstance(shipped, type) and issubclass(shipped, kind) and not inspect.isabstract(shipped)
+            if is_of_kind and _is_own(shipped.__module__, group):
+                return shipped  # type: ignore[no-any-return]
         raise _not_shipped(path, key, group)
     of_torch = group in TORCH_GROUPS and _within(module, TORCH)
-    found = vars(sys.modules[module]).get(name) if of_torch and module in sys.modules else None
-    if of_torch and found is None:
+    named = vars(sys.modules[module]).get(name) if of_torch and module in sys.modules else None
+    if of_torch and named is None:
         raise ValueError(f"{key}={path} does not exist: name a class such as {' or '.join(examples(group))}")
-    found = found if of_torch else _attribute(module, name, f"{key}={path}")
-    if not (isinstance(found, type) and issubclass(found, kind)) or (of_torch and not _within(found.__module__, TORCH)):
+    named = named if of_torch else _attribute(module, name, f"{key}={path}")
+    if not (isinstance(named, type) and issubclass(named, kind)) or (of_torch and not _within(named.__module__, TORCH)):
         raise ValueError(f"{key}={path} is no {kind.__name__}: name a subclass of {kind.__module__}.{kind.__qualname__}")
-    return found
+    return named
 
 
 def check_function(path: object, *, key: str, trust: Iterable[str] = ()) -> tuple[str, str]:
@@ -93,18 +94,18 @@ def check_function(path: object, *, key: str, trust: Iterable[str] = ()) -> tupl
 
 def resolve_function(path: str, *, key: str, trust: Iterable[str] = ()) -> FunctionType:
     """The workload with this name. Imports its module. Raises ValueError if it does not exist or may not be named here."""
-    found = _attribute(*check_function(path, key=key, trust=trust), f"{key}={path}")
-    if not (isinstance(found, FunctionType) and hasattr(found, MARK)):
+    function = _attribute(*check_function(path, key=key, trust=trust), f"{key}={path}")
+    if not (isinstance(function, FunctionType) and hasattr(function, MARK)):
         raise ValueError(f"{key}={path} is not a workload: {OFFER}")
-    return found
+    return function
 
 
 def _attribute(module: str, name: str, where: str) -> Any:
     """The attribute of a trusted, imported module. Raises ValueError if it does not exist."""
-    found = vars(_imported(module, where)).get(name)
-    if found is None:
+    attribute = vars(_imported(module, where)).get(name)
+    if attribute is None:
         raise ValueError(f"{where} is not there: {module} has no {name!r}, so correct the name")
-    return found
+    return attribute
 
 
 def _imported(module: str, where: str) -> ModuleType:
@@ -162,7 +163,8 @@ def argument_names(target: Callable[..., Any]) -> list[str]:
 def required_arguments(target: Callable[..., Any]) -> list[str]:
     """The arguments without a default."""
     parameters = inspect.signature(target).parameters.items()
-    return [name for name, each in parameters if each.default is each.empty and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
+    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [name for name, parameter in parameters if parameter.default is parameter.empty and parameter.kind not in several]
 
 
 def _is_own(module: str, group: str) -> bool:
@@ -197,5 +199,5 @@ def _near(path: str, shipped: Iterable[str]) -> str:
 
 def _advice(module: str, trust: Iterable[str]) -> str:
     top = module.split(".")[0]
-    known = top in sys.stdlib_module_names or top in ("hetsim", "torch") or module in trust
-    return "" if known else f"; if {module} is a module of your own, add 'trust=[{module}]' to the command line"
+    is_known = top in sys.stdlib_module_names or top in ("hetsim", "torch") or module in trust
+    return "" if is_known else f"; if {module} is a module of your own, add 'trust=[{module}]' to the command line"

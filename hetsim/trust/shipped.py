@@ -32,8 +32,8 @@ def choice(group: str, entry: Mapping[str, Any]) -> str:
         for choice, keys in choices(group).items()
         if keys.get("_target_") == target
     }
-    own = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", target.rpartition(".")[2]).lower()
-    return max(same, key=lambda choice: same[choice], default=own)
+    in_snake_case = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", target.rpartition(".")[2]).lower()
+    return max(same, key=lambda choice: same[choice], default=in_snake_case)
 
 
 def choices_with(group: str, key: str) -> str:

@@ -21,9 +21,9 @@ def written_arguments(path: str) -> Sequence[str] | None:
             return None
         for part in node.body:
             if isinstance(part, ast.FunctionDef) and part.name == "__init__":
-                its = part.args
-                named = [each.arg for each in (*its.posonlyargs, *its.args, *its.kwonlyargs)]
-                return None if its.kwarg is not None else named[1:]
+                arguments = part.args
+                named = [argument.arg for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
+                return None if arguments.kwarg is not None else named[1:]
         bases = [base.id for base in node.bases if isinstance(base, ast.Name)]
         if len(bases) != 1 or len(node.bases) != 1:
             return None
@@ -53,7 +53,7 @@ def _found(path: str, hops: int) -> tuple[str, ast.ClassDef | ast.FunctionDef | 
 
 def _source(module: str) -> Path | None:
     """The file of a module, found by the folders of its top package, which is not imported."""
-    top, *parts = module.split(".")
+    top, *names = module.split(".")
     try:
         spec = importlib.util.find_spec(top)
     except (ImportError, ValueError):
@@ -61,8 +61,8 @@ def _source(module: str) -> Path | None:
     if spec is None or spec.origin is None:
         return None
     place = Path(spec.origin)
-    if parts:
-        below = place.parent.joinpath(*parts)
+    if names:
+        below = place.parent.joinpath(*names)
         place = below / "__init__.py" if below.is_dir() else below.with_suffix(".py")
     return place if place.suffix == ".py" and place.is_file() else None
 
