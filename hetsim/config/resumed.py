@@ -88,9 +88,10 @@ def _check_agree(keys: Collection[str], typed: Mapping[str, Any], saved: Mapping
         concerned = all_are or any(f"{name}.".startswith(f"{key}.") for key in names)
         value, saved_value = all_typed.get(name), all_saved.get(name)
         if concerned and not _may_differ(name) and value != saved_value:
+            which = f"{checks.printable(name)}={checks.shown(value)} is not {checks.shown(saved_value)}"
             raise ValueError(
-                f"{checks.printable(name)}={checks.shown(value)} is not {checks.shown(saved_value)}, as of the run in "
-                f"resume={typed['resume']}, which keeps its keys: leave it out; you may change budget, checkpoint, {', '.join((*GROUPS, *PLAIN))}"
+                f"{which}, as of the run in resume={typed['resume']}, which keeps its keys: leave it out; "
+                f"you may change budget, checkpoint, {', '.join((*GROUPS, *PLAIN))}"
             )
 
 
