@@ -15,6 +15,7 @@ from omegaconf import OmegaConf
 
 from hetsim.checks import printable
 from hetsim.config.compositions import Compositions, compositions, hydra_version, without_hydra, written_out
+from hetsim.config.sources import NAME
 from hetsim.config.typed import check_readable, with_files
 from hetsim.trust.shipped import names
 
@@ -70,6 +71,8 @@ def read_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     if options.config_path is not None:
         raise ValueError("--config-path would leave out hetsim's own configs: type --config-dir for a further folder")
     options.config_name = options.config_name or "config"
+    if not NAME.fullmatch(options.config_name):  # Hydra would read any file by its path
+        raise ValueError(f"--config-name {options.config_name} is not the name of a file in the folder of --config-dir: leave it out")
     for word in options.overrides:
         if mode := MODE.fullmatch(word):
             options.multirun = mode[1].upper() == "MULTIRUN"

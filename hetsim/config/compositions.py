@@ -20,13 +20,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl, get_overrides_dirname
+from hydra._internal.config_repository import IConfigRepository
 from hydra._internal.utils import create_config_search_path
 from hydra.core.config_search_path import SearchPathQuery
+from hydra.core.default_element import ResultDefault
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType
 from hydra.core.utils import setup_globals
 from hydra.errors import ConfigCompositionException
+from hydra.plugins.config_source import ConfigResult
 from hydra.types import RunMode
 from hydra.version import VersionBase, setbase
 from omegaconf import DictConfig, ListConfig, OmegaConf, ValueNode
@@ -34,7 +37,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from hetsim.config.errors import USERS
 from hetsim.config.schema import RATES
-from hetsim.config.sources import OTHERS, checking, read_files
+from hetsim.config.sources import OTHERS, TYPED_ALONE, checking, read_files
 from hetsim.trust.shipped import configs
 
 MAX_TEMPLATES = 500
@@ -83,6 +86,17 @@ class Template:
             return False
 
 
+class _Loader(ConfigLoaderImpl):
+    """Hydra's loader, which puts nobody else's file into Hydra's part, whichever package its header, a defaults list or a word gives it."""
+
+    def _load_single_config(self, default: ResultDefault, repo: IConfigRepository) -> ConfigResult:
+        result = super()._load_single_config(default, repo)
+        scheme, _, folder = result.path.partition("://")
+        if (result.provider, scheme) == (OTHERS, "file") and "hydra" in result.config:
+            raise ValueError(f"{folder}/{default.config_path}.yaml sets hydra, {TYPED_ALONE}")
+        return result
+
+
 class Compositions:
     """The configs of runs, from hetsim's own files and those of further folders.
 
@@ -97,7 +111,7 @@ class Compositions:
         for folder in folders:
             path = folder if "://" in folder else f"file://{folder}"
             search_path.prepend(OTHERS, path, SearchPathQuery(provider="schema"))
-        self.loader = ConfigLoaderImpl(search_path)
+        self.loader = _Loader(search_path)
         self.loader.repository.sources = [*map(checking, self.loader.repository.sources)]
         self.name = name
         self._folders = [Path(folder) for folder in folders if "://" not in folder]
@@ -259,13 +273,23 @@ def without_hydra(config: DictConfig) -> DictConfig:
 
 
 def written_out(config: DictConfig, key: str) -> str:
-    """The value of a key of Hydra's part with its references resolved, which may be to Hydra's part itself."""
+    """The value of a key of Hydra's part with its references resolved, which may be to Hydra's part itself.
+
+    Raises ValueError if a value from somebody else's file leads out of a typed folder.
+    """
     hydra = HydraConfig.instance()
     settings, hydra.cfg = hydra.cfg, config  # type: ignore[assignment]
     try:
-        return str(OmegaConf.select(config, key, throw_on_missing=True))
+        text = str(OmegaConf.select(config, key, throw_on_missing=True))
     finally:
         hydra.cfg = settings
+    if key in FOLDERS and any(source.provider == OTHERS for source in config.hydra.runtime.config_sources):
+        _, group, name = key.split(".")
+        typed = str(config.hydra[group]._get_node(name)._value())
+        is_absolute = text.startswith("/") and not typed.startswith(("/", "${hydra"))
+        if is_absolute or (".." in Path(text).parts and ".." not in Path(typed).parts):
+            raise ValueError(f"{key} has {typed}, and a config file makes it {text}: leave the reference out of the folder's name")
+    return text
 
 
 def resolved_once(config: DictConfig) -> Entries:

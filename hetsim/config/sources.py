@@ -33,6 +33,10 @@ REFERENCE = re.compile(r"\$\{\.*\w+(\.\w+|\[\w+\])*\}")
 """A reference to another key."""
 RESERVED = {"hydra", "trust"}
 """Keys that only the command line sets."""
+TYPED_ALONE = "which only the command line may set: leave it out there, and type it yourself"
+"""The end of the sentence about such a key."""
+KEYWORD = re.compile(r"_(global|group|here|name)_")
+"""A part of a package for which Hydra puts another text, also within a longer name."""
 MAX_BYTES = 10**7
 """The maximum length of a file: enough for a cluster of 50,000 nodes that are described one by one."""
 Names = list[str]
@@ -43,6 +47,10 @@ read_files: list[tuple[Path, int]] = []
 
 class OwnFiles(FileConfigSource):
     """hetsim's own configs. libyaml reads them in a fraction of the time that OmegaConf takes."""
+
+    def is_config(self, config_path: str) -> bool:
+        """Whether this is a file of hetsim's, and no path out of its folder: nothing here is checked as it is read."""
+        return NAME.fullmatch(config_path) is not None and super().is_config(config_path)
 
     def load_config(self, config_path: str) -> ConfigResult:
         """Read a config."""
@@ -122,8 +130,8 @@ def check_config(file: Path, name: str, package: str, entries: Any) -> None:
     for default in entries["defaults"] if isinstance(entries.get("defaults"), list) else ():
         _check_default(file, default)
     reserved = {key for key in RESERVED & entries.keys() if key != "trust" or entries[key]}  # a run's config.yaml trusts no module
-    for key in reserved or RESERVED & _names(f"{name}/{package}"):
-        raise ValueError(f"{file} sets {key}, which only the command line may set: leave it out there, and type it yourself")
+    for key in reserved or _reserved(f"{name}/{package}"):
+        raise ValueError(f"{file} sets {key}, {TYPED_ALONE}")
     check_plain({key: value for key, value in entries.items() if key != "defaults"}, file)
 
 
@@ -132,12 +140,14 @@ def _check_default(file: Path, default: Any) -> None:
     for group, choice in default.items() if isinstance(default, dict) else [(default, None)]:
         choices = [str(name) for name in (choice if isinstance(choice, list) else [choice]) if name is not None]
         text = " ".join([str(group), *choices])
-        if not DEFAULT.fullmatch(str(group)) or not all(map(CHOICE.fullmatch, choices)) or ".." in text or RESERVED & _names(text):
+        if not DEFAULT.fullmatch(str(group)) or not all(map(CHOICE.fullmatch, choices)) or ".." in text or _reserved(text):
             raise ValueError(f"{file} has {checks.shown(text)} in its defaults list, which is no choice of hetsim's: leave it out there")
 
 
-def _names(text: str) -> set[str]:
-    return set(re.split(r"[^\w-]+", text))
+def _reserved(text: str) -> set[str]:
+    """The reserved keys among the names in a text, with each name that Hydra would take apart, as `_global_xhydra` and `hyd_group_`."""
+    names = set(re.split(r"[^\w-]+", text))
+    return RESERVED & names | {name for name in names if KEYWORD.search(name) and not KEYWORD.fullmatch(name)}
 
 
 def check_plain(value: Any, file: object, key: str = "", remedy: str = "write the value out there, or type it") -> None:
@@ -150,7 +160,5 @@ def check_plain(value: Any, file: object, key: str = "", remedy: str = "write th
         raise ValueError(f"{where.format(checks.shown(value))}: leave its YAML tag out")
     if isinstance(value, str) and not value.isprintable():
         raise ValueError(f"{where.format(checks.shown(value))}: leave out the letters that cannot be printed")
-    if isinstance(value, str) and (
-        "${" in REFERENCE.sub("", value) or any(RESERVED & _names(match[0]) for match in REFERENCE.finditer(value))
-    ):
+    if isinstance(value, str) and ("${" in REFERENCE.sub("", value) or any(_reserved(match[0]) for match in REFERENCE.finditer(value))):
         raise ValueError(f"{where.format('a reference')} that is no ${{key}}: {remedy}")
