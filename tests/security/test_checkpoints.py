@@ -24,22 +24,22 @@ from hetsim.checkpoints.folder import newest, place
 from hetsim.errors import RunFailed
 from hetsim.runtime.experiment import Experiment
 
-SENTENCE = 600
-"""Letters of the longest sentence."""
+QUICK = ("workload=quadratic", "workload.num_parameters=6", "pictures=false", "budget.epochs=null", "checkpoint.every_updates=100")
+NOT_KEPT = "which is none of those that this run keeps"
 
 
-def made(updates: int = 4, *choices: str, **keys: Any) -> Experiment:
+def described(updates: int = 4, *choices: str, num_parameters: int = 6) -> Experiment:
     """A small run that is saved."""
-    more = {"workload": {"num_parameters": 6, "num_samples": 90}, "batch_size": 31, "momentum": 0.9, **keys}
-    saved = {"checkpoint": {"every_updates": 100}, "trace": "full"}
-    return experiment("method=dbs_sgd", "workload=quadratic", *choices, budget={"updates": updates}, cluster=UNEVEN, **saved, **more)
+    keys: dict[str, Any] = {"workload": {"num_parameters": num_parameters, "num_samples": 90}, "batch_size": 31, "momentum": 0.9}
+    keys |= {"checkpoint": {"every_updates": 100}, "trace": "full"}
+    return experiment("method=dbs_sgd", "workload=quadratic", *choices, budget={"updates": updates}, cluster=UNEVEN, **keys)
 
 
 @pytest.fixture(scope="module")
 def half(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run that is saved."""
     folder = tmp_path_factory.mktemp("half")
-    run(made(), folder)
+    run(described(), folder)
     return folder
 
 
@@ -49,54 +49,25 @@ def folder(half: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(half, tmp_path / "copy"))
 
 
-def refused(folder: Path, described: Experiment | None = None) -> str:
-    """The sentence with which a run refuses to go on from this folder; it leaves nothing."""
-    there = folder.parent / "refused"
+def refused(folder: Path, resumed: Experiment | None = None) -> str:
+    """The sentence with which a run refuses to resume from this folder. It leaves nothing."""
+    rest = folder.parent / "rest"
     with pytest.raises(ValueError, match=r"[a-z]") as error:
-        run(described or made(8), there, resume=folder)
-    assert not there.exists() or not any(there.iterdir())
-    said = str(error.value)
-    assert "\n" not in said
-    assert said.isprintable()
-    assert len(said) < SENTENCE
-    return said
+        run(resumed or described(8), rest, resume=folder)
+    assert not rest.exists() or not any(rest.iterdir())
+    assert str(error.value).isprintable()
+    assert len(str(error.value)) < 600
+    return str(error.value)
 
 
-def rewritten(folder: Path, change: Callable[[dict[str, Any]], object], **metadata: str) -> None:
-    """Change the JSON of the newest checkpoint, and let its digest be right again."""
-    path = newest(folder)
-    tensors = load_file(path)
+def rewrite(folder: Path, change: Callable[[dict[str, Any]], object], **metadata: str) -> None:
+    """Change the JSON of the newest checkpoint, and make its digest right again."""
+    tensors = load_file(newest(folder))
     entries = json.loads(tensors.pop("json").numpy().tobytes())
     change(entries)
     text = np.frombuffer(json.dumps(entries).encode(), np.uint8)
     about = {"format": str(checkpoint_file.FORMAT), "hetsim": "0.1.0", "sha256": checkpoint_file.digest(text, tensors), **metadata}
-    save_file({"json": torch.from_numpy(text.copy()), **tensors}, path, metadata=about)
-
-
-def test_what_is_no_checkpoint_is_one_sentence(folder: Path) -> None:
-    """No folder, no file, an empty one, a pickle, another program's, a folder in its place."""
-    path = newest(folder)
-    whole = path.read_bytes()
-    for content in (
-        b"",
-        b"\x80\x04\x95",
-        pickle.dumps(Boom()),
-        torch_file(folder),
-        whole[: len(whole) // 2],
-        whole[:-1],
-        whole[8:],
-        whole * 2,
-    ):
-        path.write_bytes(content)
-        assert "remove it to resume from the one before" in refused(folder)
-    save_file({"weight": torch.zeros(3)}, path)
-    assert "it is not hetsim's" in refused(folder)
-    path.unlink()
-    path.mkdir()
-    assert "it is not a file" in refused(folder)
-    path.rmdir()
-    with pytest.raises(ValueError, match="has no checkpoint"):
-        run(made(8), folder / "other", resume=folder)
+    save_file({"json": torch.from_numpy(text.copy()), **tensors}, newest(folder), metadata=about)
 
 
 class Boom:
@@ -106,28 +77,27 @@ class Boom:
         return exit, ("a checkpoint was unpickled",)
 
 
-def torch_file(folder: Path) -> bytes:
-    """A file of torch.save with such an object."""
+def test_a_file_that_is_no_checkpoint_is_one_sentence(folder: Path) -> None:
+    """An empty one, pickles, a part, another program's, a folder in its place; and one with any changed byte."""
+    path, dice = newest(folder), random.Random(1)
+    content = path.read_bytes()
     torch.save(Boom(), folder / "boom.pt")
-    content = (folder / "boom.pt").read_bytes()
-    (folder / "boom.pt").unlink()
-    return content
-
-
-def test_a_changed_byte_is_noticed(folder: Path) -> None:
-    """Wherever it stands: in the sizes, the names, the numbers or the text."""
-    path = newest(folder)
-    whole = path.read_bytes()
-    dice = random.Random(1)
-    for position in [0, 3, 9, len(whole) - 1, *(dice.randrange(len(whole)) for _ in range(30))]:
-        path.write_bytes(bytes([*whole[:position], whole[position] ^ (1 << dice.randrange(8)), *whole[position + 1 :]]))
+    for other in (b"", pickle.dumps(Boom()), (folder / "boom.pt").read_bytes(), content[:-1], content[8:], content * 2):
+        path.write_bytes(other)
+        assert "remove it to resume from the one before" in refused(folder)
+    for position in [0, 3, 9, len(content) - 1, *(dice.randrange(len(content)) for _ in range(30))]:
+        path.write_bytes(bytes([*content[:position], content[position] ^ (1 << dice.randrange(8)), *content[position + 1 :]]))
         refused(folder)
+    save_file({"weight": torch.zeros(3)}, path)
+    assert "it is not hetsim's" in refused(folder)
+    path.unlink()
+    path.mkdir()
+    assert "it is not a file" in refused(folder)
 
 
 def test_links_are_not_followed(folder: Path, half: Path) -> None:
     """Neither for the file nor for its folder nor for a part of the trace: they might lead to a file of the user's."""
-    path = newest(folder)
-    for link, target in ((path, newest(half)), (next(place(folder).glob("rows-*")), next(place(half).glob("rows-*")))):
+    for link, target in ((newest(folder), newest(half)), (next(place(folder).glob("rows-*")), next(place(half).glob("rows-*")))):
         content = link.read_bytes()
         link.unlink()
         link.symlink_to(target)
@@ -140,58 +110,34 @@ def test_links_are_not_followed(folder: Path, half: Path) -> None:
         newest(folder)
 
 
-def test_an_unknown_version_is_refused(folder: Path) -> None:
-    """The sentence has both versions."""
-    rewritten(folder, lambda _: None, format="7", hetsim="9.1")
-
+def test_a_checkpoint_of_another_run_is_refused(folder: Path) -> None:
+    """Of another model and another version; and at the end of the budget."""
+    assert checkpoint_file.read(newest(folder))[0]["config"] == CONFIG
+    larger = refused(folder, described(8, num_parameters=7))
+    assert "it has weights of 6 numbers of float32, and this workload of 7 numbers of float32" in larger
+    assert "where budget.updates=3 has been reached: type a larger budget" in refused(folder, described(3))
+    rewrite(folder, lambda _: None, format="7", hetsim="9.1")
     said = refused(folder)
-
     assert "has format '7', of hetsim '9.1'" in said
     assert "reads format 2 alone" in said
 
 
-def test_another_model_is_refused(folder: Path) -> None:
-    """The sentence has both sizes."""
-    said = refused(folder, made(8, workload={"num_parameters": 7, "num_samples": 90}))
-
-    assert "it has weights of 6 numbers of float32, and this workload of 7 numbers of float32" in said
-
-
 def test_another_method_is_refused(folder: Path, tmp_path: Path) -> None:
     """Its policies keep other states. The sentence names both methods, if their names differ."""
-    assert "is of another method than this run's (it has an object of the class" in refused(folder, made(8, "allocation=even"))
+    assert "is of another method than this run's (it has an object of the class" in refused(folder, described(8, "allocation=even"))
 
-    run(made(), tmp_path / "named", config="method: dbs_sgd\nseed: 0\n")
-    said = refused(tmp_path / "named", made(8, "method=ssgd"))
-    assert "is of method=dbs_sgd, and this run of method=ssgd (" in said
-    assert said.endswith(": resume it with the method that it was made with")
-
-
-def test_a_budget_that_was_reached_is_refused(folder: Path) -> None:
-    """There is nothing to do."""
-    assert "where budget.updates=3 has been reached: type a larger budget" in refused(folder, made(3))
+    run(described(), tmp_path / "named", config="method: dbs_sgd\nseed: 0\n")
+    sentence = refused(tmp_path / "named", described(8, "method=ssgd"))
+    assert "is of method=dbs_sgd, and this run of method=ssgd (" in sentence
+    assert sentence.endswith(": resume it with the method that it was made with")
 
 
-CLASSES = [
-    "os.system",
-    "builtins.eval",
-    "subprocess.Popen",
-    "hetsim.trust.names.resolve",
-    "hetsim.config.start.start",
-    "collections.OrderedDict",
-]
-
-
-@pytest.mark.parametrize("name", CLASSES)
-def test_no_class_but_those_of_the_table_is_made(name: str, folder: Path) -> None:
+def test_no_class_but_those_of_the_table_is_made(folder: Path) -> None:
     """A name is looked up in a table, and never imported."""
-
-    def change(entries: dict[str, Any]) -> None:
-        entries["checkpoint"]["object"][1]["state"] = {"object": [name, {"command": "touch owned"}]}
-
-    rewritten(folder, change)
-
-    assert "which is none of those that this run keeps" in refused(folder)
+    for name in ("os.system", "builtins.eval", "hetsim.trust.names.resolve", "collections.OrderedDict"):
+        state = {"object": [name, {"command": "touch owned"}]}
+        rewrite(folder, lambda entries, state=state: entries["checkpoint"]["object"][1].update(state=state))  # type: ignore[misc]
+        assert NOT_KEPT in refused(folder)
 
 
 WRONG: list[Any] = [None, True, -1, 10**30, 1e308, {"float": "nan"}, "text", [], [1, "a"], {"dict": []}, {"tensor": "t0"}, {"tensor": "x"}]
@@ -200,96 +146,76 @@ WRONG += [{"phantom": [1]}, {"float": "a"}, {"unknown": 1}, {}, {"list": 1}, {"d
 
 
 def places(entry: Any) -> list[tuple[Any, Any]]:
-    """Every place in a JSON text: what holds it, and its key."""
+    """Every place in a JSON text: its container, and its key."""
     found = []
-    parts = entry.items() if isinstance(entry, dict) else enumerate(entry) if isinstance(entry, list) else ()
-    for key, part in parts:
+    for key, part in entry.items() if isinstance(entry, dict) else enumerate(entry) if isinstance(entry, list) else ():
         found += [(entry, key), *places(part)]
     return found
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["dbs_sgd", "ssgd", "ringleader"])
-def test_whatever_stands_in_a_place_is_a_sentence_or_a_run(method: str, tmp_path: Path) -> None:
-    """With a digest that is right: a run that goes on, or one sentence, and never an error of Python's."""
-
-    def described(updates: int) -> Experiment:
-        return made(updates, f"method={method}")
-
-    run(described(4), tmp_path / "half")
+def test_a_wrong_value_in_any_place_is_a_sentence_or_a_run(method: str, tmp_path: Path) -> None:
+    """With a digest that is right: a run that ends, or one sentence, and never an error of Python's."""
+    run(described(4, f"method={method}"), tmp_path / "half")
     dice = random.Random(method)
-    whole = newest(tmp_path / "half").read_bytes()
+    content = newest(tmp_path / "half").read_bytes()
     for number in range(30):
-        newest(tmp_path / "half").write_bytes(whole)
+        newest(tmp_path / "half").write_bytes(content)
 
         def change(entries: dict[str, Any]) -> None:
-            holder, key = dice.choice(places(entries["checkpoint"]))
-            holder[key] = dice.choice(WRONG)
+            container, key = dice.choice(places(entries["checkpoint"]))
+            container[key] = dice.choice(WRONG)
 
-        rewritten(tmp_path / "half", change)
+        rewrite(tmp_path / "half", change)
         with contextlib.suppress(ValueError, RunFailed):
-            run(described(6), tmp_path / f"rest {number}", resume=tmp_path / "half")
+            run(described(6, f"method={method}"), tmp_path / f"rest {number}", resume=tmp_path / "half")
+
+
+ATTACKS = {
+    # what a checkpoint's config has, and has then: the sentence, or None for a run without trust
+    ("trust: []", "trust: [mine]"): None,
+    ("hetsim.workloads.quadratic.Quadratic", "mine.Quadratic"): "is not allowed",
+    ("hetsim.coordination.all_reduce.SynchronousAllReduce", "os.system"): "coordination._target_",
+    ("torch.optim.SGD", "torch.load"): "optimizer._target_",
+    ("seed: 0", "hydra: {callbacks: {x: {_target_: mine.X}}}"): "has a config with keys of Hydra's",
+    ("method: ssgd", "method: ${oc.env:HOME}"): r"has a reference in method that is no \$\{key\}: begin the run again",
+    ("seed: 0", "seed: ${hydra:runtime.cwd}"): "has a reference in seed",
+    ("seed: 0", "seed: !!python/name:mine.x ''"): "cannot be read as YAML",
+}
 
 
 def test_the_config_in_it_is_that_of_a_stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It trusts nobody, fetches nothing, refers to nothing but keys, and names no class of another kind."""
+    """It trusts no module, has no reference but to keys, and names no class of another kind."""
     monkeypatch.chdir(tmp_path)
-    words = ("workload=quadratic", "workload.num_parameters=6", "pictures=false", "budget.epochs=null", "checkpoint.every_updates=100")
-    hetsim.run(*words, "method=ssgd", "budget.updates=3", folder="half")
+    monkeypatch.syspath_prepend(tmp_path)
+    hetsim.run(*QUICK, "method=ssgd", "budget.updates=3", folder="half")
     (tmp_path / "mine.py").write_text("from pathlib import Path\nPath('owned').touch()\n")
-    whole = newest(tmp_path / "half").read_bytes()
-    attacks = {
-        "trust: []": ("trust: [mine]", None),
-        "hetsim.workloads.quadratic.Quadratic": ("mine.Quadratic", "is not trusted|trust"),
-        "hetsim.coordination.all_reduce.SynchronousAllReduce": ("os.system", "coordination._target_"),
-        "method: ssgd": ("method: ${oc.env:HOME}", r"has a reference in method that is no \$\{key\}: begin the run again"),
-        "seed: 0": ("seed: ${hydra:runtime.cwd}", "has a reference in seed"),
-        "torch.optim.SGD": ("torch.load", "optimizer._target_"),
-    }
-    for old, (new, sentence) in attacks.items():
-        newest(tmp_path / "half").write_bytes(whole)
-        rewritten(tmp_path / "half", lambda entries, old=old, new=new: entries.update(config=entries["config"].replace(old, new)))  # type: ignore[misc]
-        if sentence is None:
+    content = newest(tmp_path / "half").read_bytes()
+    for (old, new), sentence in ATTACKS.items():
+        newest(tmp_path / "half").write_bytes(content)
+        rewrite(tmp_path / "half", lambda entries, old=old, new=new: entries.update(config=entries["config"].replace(old, new)))  # type: ignore[misc]
+        with contextlib.nullcontext() if sentence is None else pytest.raises(ValueError, match=sentence):
             hetsim.run("resume=half", "budget.updates=5", folder="rest")
-            assert "trust: []" in (tmp_path / "rest" / "config.yaml").read_text()
-            continue
-        with pytest.raises(ValueError, match=sentence):
-            hetsim.run("resume=half", "budget.updates=5", folder="rest")
+    assert "trust: []" in (tmp_path / "rest" / "config.yaml").read_text()
     assert not (tmp_path / "owned").exists()
 
 
 @pytest.mark.slow
-def test_what_may_change_is_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The run goes on as it began; and no file says that one does."""
+def test_the_words_of_the_run_itself_may_be_typed_again_and_few_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job script has one command for every restart; a word that agrees however it is written changes nothing."""
     monkeypatch.chdir(tmp_path)
-    words = ("workload=quadratic", "method=ssgd", "pictures=false", "budget.epochs=null", "checkpoint.every_updates=100")
+    words = (*QUICK, "method=asgd", "learning_rate=0.01", "optimizer=sgd", "seed=2")
     hetsim.run(*words, "budget.updates=3", folder="half")
     (tmp_path / "configs" / "experiment").mkdir(parents=True)
     (tmp_path / "configs" / "experiment" / "other.yaml").write_text("# @package _global_\nseed: 3\n")
-    changes = ("seed=1", "method=asgd", "learning_rate=1", "+new=1", "batch_size=8", "workload=phantom")
-    for word in (*changes, "weighting=per_sample", "~optimizer.lr", "experiment=other"):
-        with pytest.raises(ValueError, match="which keeps its keys: leave it out"):
-            hetsim.run("resume=half", "budget.updates=5", word, folder="rest", config_dir="configs")
-    (tmp_path / "configs" / "experiment" / "mine.yaml").write_text("# @package _global_\nresume: half\n")
-    with pytest.raises(ValueError, match="resume is set by a config file, but only the command line may set it"):
-        hetsim.run("experiment=mine", config_dir="configs", folder="rest")
-    assert not (tmp_path / "rest").exists()
 
-
-def test_a_written_checkpoint_holds_its_config(half: Path) -> None:
-    """The text of config.yaml."""
-    assert checkpoint_file.read(newest(half))[0]["config"] == CONFIG
-
-
-def test_the_words_of_the_run_itself_may_be_typed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A job script has one command for every restart; a word that agrees however it is written changes nothing."""
-    monkeypatch.chdir(tmp_path)
-    words = ("workload=quadratic", "method=asgd", "learning_rate=0.01", "optimizer=sgd", "pictures=false", "checkpoint.every_updates=100")
-    hetsim.run(*words, "seed=2", "budget.epochs=null", "budget.updates=3", folder="half")
-
-    for number, more in enumerate(((), words, ("learning_rate=1e-2", "workload=quadratic"))):
-        hetsim.run(*more, "seed=2", "resume=half", "budget.epochs=null", "budget.updates=5", folder=f"rest {number}")
+    for number, more in enumerate(((), words, ("learning_rate=1e-2", "optimizer=sgd"))):
+        hetsim.run("seed=2", *more, "resume=half", "budget.epochs=null", "budget.updates=5", folder=f"rest {number}")
 
     assert len({(tmp_path / f"rest {number}" / "curve.csv").read_text() for number in range(3)}) == 1
-    with pytest.raises(ValueError, match=r"^learning_rate=0.02 is not 0.01, as of the run in resume=half, which keeps its keys"):
-        hetsim.run("resume=half", "budget.updates=5", "learning_rate=0.02", folder="rest")
+    changes = ("seed=1", "method=ssgd", "learning_rate=1", "+new=1", "batch_size=8", "workload=phantom", "weighting=per_sample")
+    for word in (*changes, "~optimizer.lr", "experiment=other"):
+        with pytest.raises(ValueError, match="as of the run in resume=half, which keeps its keys: leave it out"):
+            hetsim.run("resume=half", "budget.updates=5", word, folder="rest", config_dir="configs")
+    assert not (tmp_path / "rest").exists()

@@ -1,9 +1,8 @@
-"""A config from a stranger names only what a trusted module offers as a workload."""
+"""A config names only what a trusted module offers: public classes of the right kind, and functions that are marked as workloads."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,121 +13,98 @@ from hetsim.cli.main import main
 
 pytestmark = pytest.mark.slow
 
-OFFERED = "import hetsim\n@hetsim.workload\ndef build(): open(MARK + 'ran', 'w').close()\n"
-NAMES = {
-    # trust, what the config names: what the sentence holds
-    ("", "os:system"): "workload.module=os:system is not allowed: it must name a function of a module that you trust",
-    ("", "theirs:build"): "must name a function of a module that you trust; if theirs is a module of your own, add 'trust=[theirs]'",
-    ("os", "os:system"): "workload.module=os:system is not a workload: write @hetsim.workload above a function",
-    ("os", "os:_exit"): "workload.module=os:_exit is not allowed: it must name a public function of os",
-    ("theirs", "os:system"): "workload.module=os:system is not allowed",
-    ("theirs", "theirs:os.system"): "workload.module=theirs:os.system is not the name of a function in a module",
-    ("theirs", "theirs.os:system"): "if theirs.os is a module of your own, add 'trust=[theirs.os]'",
-    ("theirs", "theirs"): "workload.module=theirs is not the name of a function in a module: give one such as mymodel:build",
-    ("theirs", "theirs:"): "is not the name of a function in a module",
-    ("theirs", "theirs:plain"): "workload.module=theirs:plain is not a workload",
-    ("theirs", "theirs:system"): "workload.module=theirs:system is not a workload",
-    ("theirs", "theirs:Some"): "workload.module=theirs:Some is not a workload",
-    ("theirs", "theirs:bound"): "workload.module=theirs:bound is not a workload",
-    ("theirs", "theirs:gone"): "workload.module=theirs:gone is not there: theirs has no 'gone', so correct the name",
-    ("theirs", "theirs.below:build"): "if theirs.below is a module of your own, add 'trust=[theirs.below]'",
-    ("theirs.below", "theirs:build"): "if theirs is a module of your own, add 'trust=[theirs]'",
-    ("theirs.below", "theirs.below:build"): "Python finds no module 'theirs.below': correct the name",
-    ("theirs", "theirs:other"): "workload.module=theirs:other is not a workload",
-    ("theirs", "theirs:_private"): "must name a public function of theirs",
-    ("theirs", "hetsim.api.calls:run"): "workload.module=hetsim.api.calls:run is not allowed",
-    ("hetsim", "hetsim.api.calls:run"): "workload.module=hetsim.api.calls:run is not allowed",
-}
-THEIRS = """
-open(MARK + 'imported', 'w').close()
+BASE = "from hetsim.policies.weighting import Discount\nclass {}(Discount):\n    def factor(self, staleness): return 1.0\n"
+MODULES = {
+    "theirs": """
 import functools, hetsim
 from os import system
+from hetsim.policies.weighting import Discount
+from hetsim.policies.allocation import Even
 def plain(command): system(command)
-def other(function): return function
-@other
-def other(): pass
 class Some: pass
 bound = functools.partial(system)
 @hetsim.workload
 def _private(): pass
-"""
+""",
+    "no_syntax": "class Rule(",
+    "no_name": "\nx = y",
+    "pack.__init__": "from .rules import *",
+    "pack.base": BASE.format("Base"),
+    "pack.rules": "from .base import Base\nclass Rule(Base): pass",
+    "pack.rules_too": BASE.format("Rule"),
+    "space.below.rules": BASE.format("Rule"),
+    "twice": "",
+    "twice.__init__": "",
+}
+NAMED: dict[tuple[str, str], str | set[str]] = {
+    # the trusted modules, and the name in a config: the sentence, or the modules that run
+    ("", "os:system"): "is not allowed: it must name a function of a module that you trust",
+    ("os", "os:system"): "is not a workload: write @hetsim.workload above a function",
+    ("os", "os:_exit"): "it must name a public function of os",
+    ("theirs", "theirs:os.system"): "is not the name of a function in a module",
+    ("theirs", "theirs.os:system"): "if theirs.os is a module of your own, add 'trust=[theirs.os]'",
+    ("theirs", "theirs:"): "is not the name of a function in a module",
+    **{("theirs", f"theirs:{name}"): f"theirs:{name} is not a workload" for name in ("plain", "system", "Some", "bound")},
+    ("theirs", "theirs:gone"): "theirs has no 'gone', so correct the name",
+    ("theirs", "theirs:_private"): "must name a public function of theirs",
+    ("theirs.below", "theirs:build"): "if theirs is a module of your own, add 'trust=[theirs]'",
+    ("hetsim", "hetsim.api.calls:run"): "is not allowed",
+    **{("theirs", f"theirs.{name}"): f"theirs.{name} is no Discount" for name in ("plain", "system", "Some", "Even")},
+    ("theirs", "theirs.Discount"): "theirs.Discount lacks factor",
+    ("theirs", "theirs.gone"): "theirs has no 'gone'",
+    ("no_syntax", "no_syntax.Rule"): "no_syntax cannot be imported (SyntaxError: ",
+    ("no_name", "no_name.Rule"): "no_name cannot be imported (NameError: name 'y' is not defined, line 3): correct it",
+    ("pack.rules", "pack.rules.Rule"): {"pack", "pack.base", "pack.rules"},
+    ("pack", "pack.Rule"): {"pack", "pack.base", "pack.rules"},
+    ("space.below.rules", "space.below.rules.Rule"): {"space.below.rules"},
+    ("pack", "pack.rules.Rule"): "if pack.rules is a module of your own, add 'trust=[pack.rules]'",
+    ("pack.rules", "pack.Rule"): "if pack is a module of your own, add 'trust=[pack]'",
+    ("pack.rules", "pack.rules_too.Rule"): "if pack.rules_too is a module of your own, add",
+    ("", "pack.Rule"): "if pack is a module of your own, add 'trust=[pack]'",
+    ("twice", "twice:build"): "/twice.py is there, too: rename one of them",
+}
 
 
-@pytest.fixture
-def mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """What the names of files begin with that code leaves when it runs; `theirs` is a module that would."""
-    prefix = str(tmp_path / "mark-")
-    (tmp_path / "theirs.py").write_text(THEIRS.replace("MARK", repr(prefix)))
+@pytest.fixture(autouse=True)
+def _modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each leaves a file when it is imported."""
+    for name, text in MODULES.items():
+        path = tmp_path / f"{name.replace('.', '/')}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"open({str(tmp_path)!r} + '/ran-' + __name__, 'w').close()\n{text}\n")
     monkeypatch.syspath_prepend(tmp_path)
-    yield prefix
-    for name in [name for name in sys.modules if name.split(".")[0] in ("theirs", "ours")]:
-        del sys.modules[name]
+    for module in [module for module in sys.modules if module.split(".")[0] in {name.split(".")[0] for name in MODULES}]:
+        monkeypatch.delitem(sys.modules, module)
 
 
-@pytest.mark.parametrize("attack", NAMES)
-@pytest.mark.sampled(4)
-def test_a_config_names_only_what_is_offered(
-    attack: tuple[str, str], mark: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("named", NAMED)
+def test_a_config_names_only_what_a_trusted_module_offers(
+    named: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is refused in one sentence. No function has run, and no code of a module that is not trusted."""
-    trust, name = attack
-    folder = tmp_path / "conf" / "experiment"
-    folder.mkdir(parents=True)
-    (folder / "attack.yaml").write_text(
-        f"# @package _global_\ndefaults: [{{override /workload: own}}]\n"
-        f"workload: {{module: '{name}', options: {{command: 'touch {mark}shell'}}}}\n"
-    )
-    typed = ("--config-dir", str(tmp_path / "conf"), "experiment=attack", f"trust=[{trust}]", f"hydra.run.dir={tmp_path / 'run'}")
+    """Anything else is one sentence, and is not called. Only listed modules are imported, those above them, and those that they import."""
+    trust, name = named
+    attack = "defaults: [{override /workload: own}]\nworkload: {module: 'NAME', options: {command: 'touch FOLDER/ran-command'}}"
+    attack = attack if ":" in name else "defaults: [{override /method: asgd}]\ndiscount: {_target_: NAME}"
+    (tmp_path / "experiment").mkdir()
+    text = attack.replace("NAME", name).replace("FOLDER", str(tmp_path))
+    (tmp_path / "experiment" / "attack.yaml").write_text(f"# @package _global_\n{text}\n")
+    quick = ("budget.epochs=null", "budget.updates=2", "pictures=false", f"hydra.run.dir={tmp_path / 'run'}")
+    typed = ("--config-dir", tmp_path, "experiment=attack", f"trust=[{trust}]", *quick)
 
-    assert exit_status(monkeypatch, "hetsim", main, *typed) == 1
+    status = exit_status(monkeypatch, "hetsim", main, *typed)
 
-    told = capsys.readouterr().err
-    assert NAMES[attack] in told
-    assert told.count("\n") == 1
-    ran = {path.name for path in tmp_path.glob("mark-*")}
-    assert ran <= ({"mark-imported"} if trust.startswith("theirs") and " is not allowed" not in told else set())
-
-
-def test_a_name_may_be_imported_into_a_listed_module(
-    mark: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Another module of the same package is not imported for it."""
-    package = tmp_path / "ours"
-    package.mkdir()
-    (package / "__init__.py").write_text("from .models import *\n")
-    (package / "models.py").write_text(OFFERED.replace("MARK", repr(mark)))
-    (package / "script.py").write_text(f"from ours.models import build as renamed\nopen({mark!r} + 'script', 'w')\n")
-    told = {
-        "ours.script:renamed": "if ours.script is a module of your own, add 'trust=[ours.script]'",
-        "ours:build": "workload.module=ours:build returns None: return a hetsim.Training",
-    }
-    for name, sentence in told.items():
-        typed = ("workload=own", f"workload.module={name}", "trust=[ours]", f"hydra.run.dir={tmp_path / 'run'}")
-        assert exit_status(monkeypatch, "hetsim", main, *typed) == 1
-        assert sentence in capsys.readouterr().err
-
-    assert [path.name for path in tmp_path.glob("mark-*")] == ["mark-ran"]
+    errors, expected = capsys.readouterr().err, NAMED[named]
+    ran = {path.name.removeprefix("ran-") for path in tmp_path.glob("ran-*")}
+    assert (status, errors.count("\n")) == ((1, 1) if isinstance(expected, str) else (0, 0)), errors
+    if isinstance(expected, str):
+        assert expected in errors
+        assert ran <= ({trust} - {"pack", "pack.rules", "twice"})
+    else:
+        assert ran == expected
 
 
-def test_trust_is_no_key_of_a_workload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """It is typed, as everywhere."""
-    folder = tmp_path / "conf" / "workload"
-    folder.mkdir(parents=True)
-    (folder / "attack.yaml").write_text("_target_: hetsim.workloads.own.Own\nmodule: theirs:build\ntrust: [theirs]\n")
-    typed = ("--config-dir", str(tmp_path / "conf"), "workload=attack", f"hydra.run.dir={tmp_path / 'run'}")
+def test_all_names_are_checked_before_any_module_is_imported(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"discount\._target_=pack\.sub\.Rule is not allowed"):
+        hetsim.run("allocation._target_=pack.Rule", "discount._target_=pack.sub.Rule", trust=["pack"], folder=tmp_path / "run")
 
-    assert exit_status(monkeypatch, "hetsim", main, *typed) == 1
-
-    assert "workload.trust is not a key of hetsim.workloads.own.Own" in capsys.readouterr().err
-
-
-def test_a_folder_does_not_take_the_place_of_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stranger's folder beside the user's file may have its name, and Python prefers a folder."""
-    (tmp_path / "minetoo.py").write_text("class Mine: pass\n")
-    (tmp_path / "minetoo").mkdir()
-    (tmp_path / "minetoo" / "__init__.py").write_text(f"open({str(tmp_path / 'mark')!r}, 'w').close()\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-
-    with pytest.raises(ValueError, match=r"Python takes the folder .*/minetoo for minetoo, and .*/minetoo\.py is there, too: rename one"):
-        hetsim.run("workload=own", "workload.module=minetoo:build", trust=["minetoo"], folder=tmp_path / "run")
-    assert not (tmp_path / "mark").exists()
+    assert not list(tmp_path.glob("ran-*"))
