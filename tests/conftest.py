@@ -39,7 +39,7 @@ settings.register_profile("long", max_examples=2000, derandomize=False, database
 settings.load_profile("hetsim")
 
 FIRST = (
-    *("test_readme.py", "security/test_targets.py", "test_every_method.py", "distributed/test_processes.py", "owned/test_owned_data.py"),
+    *("test_readme.py", "security/test_code.py", "test_every_method.py", "distributed/test_processes.py", "owned/test_owned_data.py"),
     *("losses/test_saved_losses.py", "test_python.py", "advise/test_advise.py", "workloads/test_loader_workers.py", "test_command.py"),
     *("test_studies.py", "workloads/test_models.py", "test_sweeps.py", "losses/test_succession.py", "distributed/test_killed_processes.py"),
     *("security/test_folders.py", "losses/test_losses.py", "distributed/test_hosts.py", "losses/test_launched_losses.py"),

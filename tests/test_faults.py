@@ -414,4 +414,4 @@ def test_who_joins_a_bounded_staleness_stands_with_the_slowest():
         state, _ = ssp.arrived(state, contribution(rank))
     state, _ = ssp.worker_left(state, 2)
 
-    assert ssp.worker_joined(state, 2).done == {0: 2, 1: 1, 2: 1}
+    assert ssp.worker_joined(state, 2).num_steps == {0: 2, 1: 1, 2: 1}

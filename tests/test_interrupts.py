@@ -63,7 +63,7 @@ def blocked(folder: Path) -> bool:
 def pooled(folder: Path) -> bool:
     """That a process of a pool has been started, which still imports what it needs."""
     session = family(int((folder / "pid").read_text()))
-    return any("hetsim.sweeps.process" in Path(f"/proc/{pid}/cmdline").read_text() for pid in session)
+    return any("hetsim.pool.process" in Path(f"/proc/{pid}/cmdline").read_text() for pid in session)
 
 
 def ray_starts(folder: Path) -> bool:

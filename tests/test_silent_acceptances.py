@@ -14,7 +14,7 @@ from worlds import exit_status
 
 from hetsim.cli.main import main
 from hetsim.trust.names import argument_names
-from hetsim.trust.registry import SHIPPED
+from hetsim.trust.shipped import targets
 from hetsim.trust.signatures import is_missing, written_arguments
 
 pytestmark = pytest.mark.slow
@@ -86,7 +86,7 @@ def test_the_arguments_that_a_source_tells_are_those_of_the_class() -> None:
     """Of each optimizer and schedule that a config may name."""
     found = {f"torch.optim.{name}": kind for name, kind in vars(torch.optim).items() if inspect.isclass(kind)}
     found |= {f"torch.optim.lr_scheduler.{name}": getattr(torch.optim.lr_scheduler, name) for name in torch.optim.lr_scheduler.__all__}
-    found |= {name: getattr(importlib.import_module(name.rpartition(".")[0]), name.rpartition(".")[2]) for name in SHIPPED["optimizer"]}
+    found |= {name: getattr(importlib.import_module(name.rpartition(".")[0]), name.rpartition(".")[2]) for name in targets("optimizer")}
 
     assert len(found) > 30
     for name, kind in found.items():

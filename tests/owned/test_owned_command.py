@@ -16,7 +16,6 @@ import pytest
 from hetsim.cli.main import main
 from hetsim.files.schema import check_kinds
 from hetsim.runtime.recording.outcome import PoolUse
-from hetsim.sweeps import job
 from hetsim.trust.shipped import configs
 
 pytestmark = pytest.mark.slow
@@ -28,7 +27,6 @@ DIGITS = ("workload=digits", "method=asgd", "data=owned", "partition=dirichlet",
 def hetsim(monkeypatch: pytest.MonkeyPatch, *typed: object) -> int:
     """The command's exit status."""
     monkeypatch.setattr(sys, "argv", ["hetsim", *map(str, typed)])
-    monkeypatch.setattr(job, "failures", [])
     with pytest.raises(SystemExit) as ended:
         main()
     return int(ended.value.code or 0)
