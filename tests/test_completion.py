@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from hetsim.config.completion import SHELLS, completion
+from hetsim.config.arguments import SHELLS, completion
 
 
 def completed(line: str, breaks: str = " =") -> list[str]:

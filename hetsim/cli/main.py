@@ -14,8 +14,7 @@ from hetsim.checks import one_line
 from hetsim.cli.command import command
 from hetsim.cli.ending import LAUNCHED, raise_at_signals, said
 from hetsim.cli.ending import status as ended
-from hetsim.config.arguments import asks_to_show, idle_word, read_arguments, show, verbose
-from hetsim.config.completion import completion
+from hetsim.config.arguments import asks_to_show, completion, idle_word, read_arguments, show, verbose
 from hetsim.config.errors import USERS, report, show_traceback, tell_stopped
 from hetsim.distributed.environment import GOES_ON, WATCH, is_launched
 from hetsim.distributed.launch.failure_report import leave_reason
