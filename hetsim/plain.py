@@ -95,13 +95,13 @@ def from_plain(
         Unreadable: the data is not such a value.
     """
     allowed = reachable(kind) if classes is None else classes
-    value = _Reader(tensors or {}, allowed, check).value_of(entry)
+    value = _PlainReader(tensors or {}, allowed, check).value_of(entry)
     if not fits(value, kind):
         raise Unreadable("it is of another kind")
     return value
 
 
-class _Reader:
+class _PlainReader:
     def __init__(self, tensors: Mapping[str, Any], classes: Mapping[str, type], check: Callable[[Any], None]) -> None:
         self.tensors = tensors
         self.classes = classes

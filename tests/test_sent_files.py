@@ -8,7 +8,7 @@ import pytest
 
 from hetsim.errors import RunFailed
 from hetsim.pool import sent_files
-from hetsim.pool.sent_files import packed, unpack
+from hetsim.pool.sent_files import pack, unpack
 
 RUN = {"config.yaml": b"seed: 0\n", "summary.json": b"{}", "curve.csv": b"version\n"}
 
@@ -31,7 +31,7 @@ def test_a_run_arrives_as_it_was_made(tmp_path: Path) -> None:
     written(tmp_path / "node" / "a" / "b", {**RUN, "evil.py": b"1", ".config.yaml.unfinished": b"x"})
     written(tmp_path / "sweep" / "a" / "b", {"error.txt": b"why\n", "curve.png": b"of an earlier run"})
 
-    unpack(packed(tmp_path / "node"), tmp_path / "sweep")
+    unpack(pack(tmp_path / "node"), tmp_path / "sweep")
 
     assert contents(tmp_path / "sweep") == {f"a/b/{name}": content for name, content in RUN.items()}
     assert list((tmp_path / "node").iterdir()) == []
@@ -41,7 +41,7 @@ def test_a_failed_run_brings_its_sentence_and_spares_what_is_there(tmp_path: Pat
     written(tmp_path / "node" / "run", {"error.txt": b"batch_size=1: raise it\n"})
     written(tmp_path / "sweep" / "run", RUN)
 
-    unpack(packed(tmp_path / "node"), tmp_path / "sweep")
+    unpack(pack(tmp_path / "node"), tmp_path / "sweep")
 
     assert contents(tmp_path / "sweep" / "run") == {**RUN, "error.txt": b"batch_size=1: raise it\n"}
 
@@ -85,6 +85,6 @@ def test_a_run_that_is_too_large_is_refused_where_it_is(tmp_path: Path, monkeypa
     written(tmp_path / "node" / "run", {"trace.parquet": bytes(11)})
 
     with pytest.raises(RunFailed, match="share the sweep's folder with the nodes, or type trace=none"):
-        packed(tmp_path / "node")
+        pack(tmp_path / "node")
 
     assert list((tmp_path / "node").iterdir()) == []

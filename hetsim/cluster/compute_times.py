@@ -52,10 +52,10 @@ class StepTimes:
             return None
         steady = type(self)(replace(node, noise=None), seed=0, rank=0)
         line = node.overhead_seconds, node.seconds_per_sample
-        asked = [steady.seconds(b, start) == line[0] + b * line[1] for b, start in PROBED]
+        agreements = [steady.seconds(b, start) == line[0] + b * line[1] for b, start in PROBED]
         for local in (False, True):
-            asked += [steady.update_seconds(start, local=local) == node.update_seconds(local=local) for _, start in PROBED]
-        return line if all(asked) else None
+            agreements += [steady.update_seconds(start, local=local) == node.update_seconds(local=local) for _, start in PROBED]
+        return line if all(agreements) else None
 
     def seconds(self, samples: int, start: float = 0.0) -> float:
         """The seconds of the next gradient, over `samples` samples, if it starts at second `start` of the run."""

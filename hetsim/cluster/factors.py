@@ -43,10 +43,10 @@ def measured_factors(key: str, value: Any) -> tuple[float, ...]:
 def _read(path: Path, *_when: int) -> tuple[float, ...]:
     """The numbers of a file. The result is cached by the file's time of change and size, because many rows of nodes may use one file."""
     with path.open("rb") as file:
-        read = file.read(MAX_BYTES + 1)
-    if len(read) > MAX_BYTES:
+        content = file.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
         raise ValueError(f"it has over {MAX_BYTES} bytes")
-    head, *lines = read.decode("utf-8-sig").splitlines() or [""]
+    head, *lines = content.decode("utf-8-sig").splitlines() or [""]
     if head.strip() != HEAD:
         raise ValueError(f"its first line is not {HEAD}")
     factors = [_factor(place, line) for place, line in enumerate(lines, start=2) if line.strip()]

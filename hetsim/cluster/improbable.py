@@ -10,12 +10,12 @@ SLOW_RATE, LONG_SECONDS = 1000.0, 1.0
 """A link below this rate in bytes per second, or a sample or latency above this time in seconds, probably lacks a unit."""
 
 
-def improbable(cluster: Cluster) -> str | None:
+def improbable_value(cluster: Cluster) -> str | None:
     """Describe the first value that almost certainly has the wrong unit; None if there is no such value."""
-    for what, value, unit in _described_values(cluster):
+    for name, value, unit in _described_values(cluster):
         if value < SLOW_RATE if unit == "bytes per second" else value > LONG_SECONDS:
             return (
-                f"{what} is {value:g} {unit}, which is probably a mistake: plain numbers are in seconds and bytes, and a unit may be "
+                f"{name} is {value:g} {unit}, which is probably a mistake: plain numbers are in seconds and bytes, and a unit may be "
                 "given, such as 200 ms or 10 Gbit/s"
             )
     return None
@@ -27,10 +27,10 @@ def _described_values(cluster: Cluster) -> Iterator[tuple[str, float, str]]:
     yield "cluster.network.latency_seconds", cluster.network.latency_seconds, seconds
     yield "cluster.network.bytes_per_second", cluster.network.bytes_per_second, rate
     for rank in range(cluster.num_workers + 1):
-        end, who = cluster.end(rank), f"node {rank}" if rank < cluster.num_workers else "the server"
-        yield f"latency_seconds of {who}", end.latency_seconds, seconds
+        end, place = cluster.end(rank), f"node {rank}" if rank < cluster.num_workers else "the server"
+        yield f"latency_seconds of {place}", end.latency_seconds, seconds
         for link in (end.uplink_bytes_per_second, end.downlink_bytes_per_second):
             if link is not None:
-                yield f"a link of {who}", link, rate
+                yield f"a link of {place}", link, rate
         if isinstance(end, NodeSpec):
-            yield f"seconds_per_sample of {who}", end.seconds_per_sample, seconds
+            yield f"seconds_per_sample of {place}", end.seconds_per_sample, seconds

@@ -44,7 +44,7 @@ class QuantityKind:
 
     expected: str
     units: Mapping[str, Fraction]
-    whole: bool = False
+    is_whole: bool = False
 
     def read(self, key: str, text: str) -> float | int:
         """The number in SI units. Raises ValueError for an invalid text."""
@@ -54,7 +54,7 @@ class QuantityKind:
             hint = "" if len(text) > MAX_LETTERS else _hint(key, self, text.strip(), match)
             raise ValueError(f"{key} must be {self.expected}, not {checks.shown(text)}{hint}")
         value = Fraction(match[1]) * factor
-        if not self.whole:
+        if not self.is_whole:
             return float(value)
         if value.denominator > 1:
             raise ValueError(f"{key} must be a whole number, and {text} is {float(value):.12g}")
@@ -67,7 +67,7 @@ class QuantityKind:
 
 
 SECONDS = QuantityKind("seconds, such as 200 ms or 5 min", TIMES)
-BYTES = QuantityKind("bytes, such as 25 MB or 64 GiB", SIZES, whole=True)
+BYTES = QuantityKind("bytes, such as 25 MB or 64 GiB", SIZES, is_whole=True)
 RATE = QuantityKind(
     "bytes per second, such as 1.25 GB/s or 10 Gbit/s",
     {
@@ -76,12 +76,13 @@ RATE = QuantityKind(
     },
 )
 SECONDS_PER_BYTE = QuantityKind(
-    "seconds per byte, such as 0.1 ns/B", {f"{time}/{size}": one / other for time, one in TIMES.items() for size, other in SIZES.items()}
+    "seconds per byte, such as 0.1 ns/B",
+    {f"{time}/{size}": seconds / nbytes for time, seconds in TIMES.items() for size, nbytes in SIZES.items()},
 )
 COUNT = QuantityKind(
     "a number, such as 60000, 25.6 M or 7 B",
     {name: Fraction(1000**power) for power, names in enumerate(("kK", "M", "BG", "T"), start=1) for name in names},
-    whole=True,
+    is_whole=True,
 )
 
 KINDS: dict[re.Pattern[str], QuantityKind] = {

@@ -80,10 +80,10 @@ class Calibration:
 
     def _sentence(self, *properties: tuple[str, bool, object]) -> str | None:
         """A warning from properties (measured value, whether it holds, this run's value); None if all hold."""
-        others = [f"{measured} (here {here})" for measured, holds, here in properties if not holds]
-        if not others:
+        differences = [f"{measured} (here {current})" for measured, holds, current in properties if not holds]
+        if not differences:
             return None
-        return f"the cluster was calibrated with {_join(others)}, so its times may be wrong here: calibrate again with what you train"
+        return f"the cluster was calibrated with {_join(differences)}, so its times may be wrong here: calibrate again with what you train"
 
 
 def _range(shares: Sequence[int]) -> str:

@@ -24,9 +24,9 @@ def check_engine(engine: str) -> None:
 def check_processes(processes: int, engine: str = "local", name: str = "processes") -> None:
     """Raise ValueError for more processes than this machine's cores, or than the maximum with Ray."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    most, what = (cores, f"the {cores} cores of this machine") if engine == "local" else (MAX_ON_RAY, str(MAX_ON_RAY))
+    most, limit = (cores, f"the {cores} cores of this machine") if engine == "local" else (MAX_ON_RAY, str(MAX_ON_RAY))
     if not 1 <= processes <= most:
-        raise ValueError(f"{name} must be from 1 to {what}, not {processes}")
+        raise ValueError(f"{name} must be from 1 to {limit}, not {processes}")
 
 
 @contextlib.contextmanager

@@ -61,13 +61,13 @@ class Process:
         self.function = function
         self.of = of
         self.first = first
-        self._process = self._started()
+        self._process = self._start()
 
-    def _started(self) -> subprocess.Popen[str]:
+    def _start(self) -> subprocess.Popen[str]:
         command = [*python(), "-m", __name__, self.function]
-        read, write = os.pipe()
-        self._write_end: int | None = write
-        environment = os.environ | {USER: str(read)}
+        read_end, write_end = os.pipe()
+        self._write_end: int | None = write_end
+        environment = os.environ | {USER: str(read_end)}
         try:
             process = subprocess.Popen(
                 command,
@@ -75,11 +75,11 @@ class Process:
                 stdout=subprocess.PIPE,
                 text=True,
                 process_group=0,
-                pass_fds=[read],
+                pass_fds=[read_end],
                 env=environment,
             )
         finally:
-            os.close(read)
+            os.close(read_end)
         _write(process, self.first)
         return process
 
@@ -94,7 +94,7 @@ class Process:
         """
         if begins and self._process.poll() is not None:
             self.close()
-            self._process = self._started()
+            self._process = self._start()
         _write(self._process, message)
         assert self._process.stdout is not None
         line = self._process.stdout.readline()

@@ -26,7 +26,7 @@ from hetsim.files.temporary import temporary_folder
 from hetsim.files.writing import write_text
 from hetsim.pool.pool import NodeLost, Pool, PoolEnded
 from hetsim.pool.process import Process, Reply, converse
-from hetsim.pool.sent_files import Sent, packed, unpack
+from hetsim.pool.sent_files import Sent, pack, unpack
 from hetsim.version import __version__
 
 MISSING = "Ray is not installed: install hetsim[ray], as in pip install 'hetsim[ray]'"
@@ -65,23 +65,23 @@ def connected(num_cpus: float = 0) -> Iterator[None]:
     handlers = {number: signal.getsignal(number) for number in SIGNALS}
     options: dict[str, Any] = {"configure_logging": False, "log_to_driver": False}
     with contextlib.ExitStack() as stack:
-        its_own = logging.getLogger("ray")
-        stack.callback(its_own.setLevel, its_own.level)
-        its_own.setLevel(logging.CRITICAL)
+        logger = logging.getLogger("ray")
+        stack.callback(logger.setLevel, logger.level)
+        logger.setLevel(logging.CRITICAL)
         if not address:
             stack.enter_context(_variable("RAY_USAGE_STATS_ENABLED", "0"))
             usual = tempfile.gettempdir()
             folder = stack.enter_context(temporary_folder("hetsim-ray-", Path(usual if len(usual) < MAX_FOLDER else "/tmp")))
             cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-            its = {"num_cpus": max(cores, math.ceil(num_cpus)), "include_dashboard": False, "_temp_dir": str(folder)}
-            options.update(its, _node_ip_address="127.0.0.1")
+            own_options = {"num_cpus": max(cores, math.ceil(num_cpus)), "include_dashboard": False, "_temp_dir": str(folder)}
+            options.update(own_options, _node_ip_address="127.0.0.1")
         stack.callback(ray.shutdown)
         try:
             with contextlib.chdir(os.sep):  # Ray lets its processes import from the current folder, which may be a stranger's
                 ray.init(**options)
         except (ConnectionError, RuntimeError, ValueError) as error:
-            where = f"the Ray cluster of RAY_ADDRESS={address}" if address else "Ray on this machine"
-            raise ValueError(f"{where} cannot be used ({' '.join(str(error).split())[:300]}): see its logs, or start it again") from None
+            place = f"the Ray cluster of RAY_ADDRESS={address}" if address else "Ray on this machine"
+            raise ValueError(f"{place} cannot be used ({' '.join(str(error).split())[:300]}): see its logs, or start it again") from None
         except SystemExit:  # what Ray makes of SIGTERM
             _restore(handlers)
             signal.raise_signal(signal.SIGTERM)
@@ -152,7 +152,7 @@ class Seat:
         try:
             answer = self._process.exchange(message, begins)
             ended = self._scratch is not None and "asked" not in answer
-            return json.dumps(answer), None, packed(Path(self._scratch)) if ended and self._scratch else []
+            return json.dumps(answer), None, pack(Path(self._scratch)) if ended and self._scratch else []
         except (RunFailed, OSError) as error:
             return None, str(error), []
 

@@ -27,9 +27,9 @@ Sent = tuple[str, dict[str, bytes]]
 """A run's folder relative to its sweep, and its files."""
 
 
-def packed(scratch: Path) -> list[Sent]:
+def pack(scratch: Path) -> list[Sent]:
     """Read and remove the files of all runs below this folder. Raises RunFailed if a run's files are too large."""
-    found = []
+    runs = []
     try:
         for folder in sorted({path.parent for path in scratch.rglob("*") if path.name in NAMES and not path.is_symlink()}):
             files = [path for name in NAMES if (path := folder / name).is_file() and not path.is_symlink()]
@@ -39,17 +39,17 @@ def packed(scratch: Path) -> list[Sent]:
                     f"the run's files have {size / 2**30:.3g} GiB, and Ray brings back at most {MAX_BYTES / 2**30:.3g}: "
                     "share the sweep's folder with the nodes, or type trace=none"
                 )
-            found.append((folder.relative_to(scratch).as_posix(), {path.name: path.read_bytes() for path in files}))
+            runs.append((folder.relative_to(scratch).as_posix(), {path.name: path.read_bytes() for path in files}))
     finally:
         for path in scratch.iterdir():
             if path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)
-    return found
+    return runs
 
 
 def unpack(sent: object, sweep: Path) -> None:
     """Write the files of runs below their sweep's folder. Raises RunFailed for files that no run writes."""
-    for name, files in _checked(sent):
+    for name, files in _check_sent(sent):
         folder = sweep / name
         for place in (folder, *folder.parents):
             if sweep in place.parents and place.is_symlink():
@@ -72,14 +72,14 @@ def _finish(folder: Path, files: dict[str, bytes]) -> None:
         finish_run(folder, written)
 
 
-def _checked(sent: object) -> Iterable[Sent]:
-    for each in sent if isinstance(sent, list) else [sent]:
-        name, files = each if isinstance(each, tuple) and len(each) == 2 else (None, None)
+def _check_sent(sent: object) -> Iterable[Sent]:
+    for run in sent if isinstance(sent, list) else [sent]:
+        name, files = run if isinstance(run, tuple) and len(run) == 2 else (None, None)
         if not isinstance(name, str) or not isinstance(files, dict):
             raise RunFailed("a Ray node sent something that is not the files of a run: update hetsim on all nodes")
-        parts = PurePosixPath(name).parts
-        plain = name.isprintable() and "\\" not in name and 1 <= len(parts) <= MAX_DEPTH and not name.startswith(("/", "."))
-        if not plain or any(part.startswith(".") for part in parts):
+        folders = PurePosixPath(name).parts
+        plain = name.isprintable() and "\\" not in name and 1 <= len(folders) <= MAX_DEPTH and not name.startswith(("/", "."))
+        if not plain or any(folder.startswith(".") for folder in folders):
             raise RunFailed(f"a Ray node sent files for the folder {name!r}, which is no run's: update hetsim on all nodes")
         if not all(key in NAMES and isinstance(value, bytes) for key, value in files.items()):
             raise RunFailed(f"a Ray node sent files of {name} that no run leaves: update hetsim on all nodes")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hetsim import checks
-from hetsim.cluster.improbable import improbable
+from hetsim.cluster.improbable import improbable_value
 from hetsim.cluster.model import Cluster
 from hetsim.coordination.base import Coordination
 from hetsim.coordination.bookkeeping.pools import AlignedPools, Pools
@@ -134,7 +134,7 @@ class Experiment:
     @property
     def remark(self) -> str | None:
         """A remark on a value of the cluster that is probably a mistake; None if there is none."""
-        return improbable(self.cluster)
+        return improbable_value(self.cluster)
 
     @cached_property
     def regions(self) -> Regions | None:
@@ -237,10 +237,10 @@ class Experiment:
 
     def load(self, on: str | None = None, *, num_sharing: int = 1) -> tuple[Task, Optimizers]:
         """Load data, model and optimizers on a device of `num_sharing` ranks. Raises ValueError for weights without an effect."""
-        there = device.device(on or self.device, self.autocast, num_sharing=num_sharing)
+        loaded_device = device.device(on or self.device, self.autocast, num_sharing=num_sharing)
         if self.workload.has_model:
             device.keep_kernels()
-        task = self.workload.load(seed=self.seed, dtype=self.dtype, device=there)
+        task = self.workload.load(seed=self.seed, dtype=self.dtype, device=loaded_device)
         with contextlib.ExitStack() as refused:
             refused.callback(task.close)
             if self.partition is not None:

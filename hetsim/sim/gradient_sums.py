@@ -42,7 +42,7 @@ class GradientSums:
             if process.status != LOST and num_dissolved == self.collectives.num_dissolved:
                 self.collectives.bucket(process, (*number, bucket.start), (bucket.stop - bucket.start) * itemsize, term, on_sum)
 
-        def computed(computed: fx.Computed) -> None:
+        def finish(computed: fx.Computed) -> None:
             waits = process.waits_for is gradient
             if waits:
                 process.waits_for = effect
@@ -55,10 +55,10 @@ class GradientSums:
         if not effect.batch:
             for bucket in early:
                 enter(bucket)
-            computed(fx.Computed(zeros_like(effect.at), 0.0, 0, 0.0))
+            finish(fx.Computed(zeros_like(effect.at), 0.0, 0, 0.0))
             return SUSPENDED
         if process.waits_for is effect:  # and not for one that it has started
             process.waits_for = gradient
         node, samples = self.collectives.cluster.nodes[process.rank], effect.batch.samples
         marks = [(share_ready(node, samples, bucket.ready), partial(enter, bucket)) for bucket in early]
-        return self.compute(process, gradient, computed, marks)
+        return self.compute(process, gradient, finish, marks)

@@ -82,12 +82,12 @@ class Slots:
 
     def __init__(self) -> None:
         self.requests = mmap.mmap(-1, REQUEST.size * NUM_SLOTS)
-        self.losses = _shared(NUM_SLOTS, "d")
-        self.computed = _shared(NUM_SLOTS, "q")
-        self.num_results = _shared(1, "q")
+        self.losses = _shared_array(NUM_SLOTS, "d")
+        self.computed = _shared_array(NUM_SLOTS, "q")
+        self.num_results = _shared_array(1, "q")
 
 
-def _shared(count: int, kind: str) -> Any:
+def _shared_array(count: int, kind: str) -> Any:
     shared: Any = memoryview(mmap.mmap(-1, 8 * count))
     return shared.cast(kind)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hetsim.cluster.improbable import improbable
+from hetsim.cluster.improbable import improbable_value
 from hetsim.cluster.parse.cluster import parse_cluster
 
 PLAIN = {"latency_seconds": 1e-4, "bytes_per_second": 1e9}
@@ -89,6 +89,6 @@ def operations(action: Callable[[], Any]) -> int:
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", CLUSTERS)
 def test_reading_four_times_as_many_nodes_takes_about_four_times_as_many_operations(kind: str):
-    few, many = (operations(lambda n=n: improbable(parse_cluster(CLUSTERS[kind](n)))) for n in (1000, 4000))
+    few, many = (operations(lambda n=n: improbable_value(parse_cluster(CLUSTERS[kind](n)))) for n in (1000, 4000))
 
     assert many <= 4.2 * few

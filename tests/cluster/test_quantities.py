@@ -9,7 +9,7 @@ import pytest
 from cluster_runs import world
 from worlds import node
 
-from hetsim.cluster.improbable import improbable
+from hetsim.cluster.improbable import improbable_value
 from hetsim.cluster.parse.cluster import parse_cluster
 from hetsim.cluster.quantities import BYTES, COUNT, KINDS, RATE, SECONDS, SECONDS_PER_BYTE, convert_to_si, kind_of
 from hetsim.config.compose import composed
@@ -260,6 +260,6 @@ def test_every_run_of_a_sweep_may_have_its_unit(tmp_path: Path) -> None:
 )
 def test_a_value_that_is_almost_surely_a_mistake_is_one_warning(parts: dict[str, Any], said: str | None) -> None:
     """And what is merely slow is none."""
-    warned = improbable(parse_cluster(parts))
+    warned = improbable_value(parse_cluster(parts))
 
     assert warned is None if said is None else str(warned).startswith(f"{said}, which is probably a mistake: plain numbers are in seconds")

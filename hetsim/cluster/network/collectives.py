@@ -121,17 +121,17 @@ class Collectives:
         P is the largest power of two up to N. Each of the N − P other ranks first sends its vector to a partner, and finally receives the
         sum from it. Rabenseifner 2004 (10.1007/978-3-540-24685-5_1).
         """
-        exchanges, there, back = self._exchanges
-        total = self._seconds(there, nbytes) + self._seconds(back, nbytes)
+        exchanges, to_partner, back = self._exchanges
+        total = self._seconds(to_partner, nbytes) + self._seconds(back, nbytes)
         for power, step in enumerate(exchanges, start=1):
             total += 2 * self._seconds(step, nbytes, 2**power)
         return total
 
     def phases_of_halving_doubling(self) -> list[Phase]:
         """The steps of halving and doubling."""
-        exchanges, there, back = self._exchanges
+        exchanges, to_partner, back = self._exchanges
         halving: list[Phase] = [((1, step, 2**power),) for power, step in enumerate(exchanges, start=1)]
-        return [((1, there, 1),), *halving, *reversed(halving), ((1, back, 1),)]
+        return [((1, to_partner, 1),), *halving, *reversed(halving), ((1, back, 1),)]
 
     def late_halving_doubling(self, nbytes: int, late: CollectiveLateness) -> None:
         """Add the lateness of each rank at the end. Each of the N − P other ranks is as late as the sum that it receives."""

@@ -19,7 +19,7 @@ class ClusterLink:
     bytes_per_second: float
     slowdown: LinkSlowdown | None = None
     described: float = 0.0
-    left: float = 0.0
+    unassigned: float = 0.0
     open: float = 0.0
     waiting: int = 0
     groups: dict[Any, None] = field(default_factory=dict)

@@ -13,12 +13,12 @@ from typing import Any, Protocol, TypeVar
 class SharedLink(Protocol):
     """A link that `groups` of flows cross. `max_min_fair` writes the other attributes.
 
-    `left` is the capacity not assigned yet. `open` is the total weight of the flows without a rate. `waiting` is the number of their
+    `unassigned` is the capacity not assigned yet. `open` is the total weight of the flows without a rate. `waiting` is the number of their
     groups.
     """
 
     bytes_per_second: float
-    left: float
+    unassigned: float
     open: float
     waiting: int
 
@@ -67,7 +67,7 @@ def max_min_fair(groups: list[G], links: list[L]) -> dict[G, float]:
     their rates. The rates of the other flows rise further.
     """
     for link in links:
-        link.left = link.bytes_per_second
+        link.unassigned = link.bytes_per_second
         link.open = 0.0
         link.waiting = 0
     for group in groups:
@@ -80,8 +80,8 @@ def max_min_fair(groups: list[G], links: list[L]) -> dict[G, float]:
         level: float = inf
         full: Any = None  # unless all that are left stop at their caps
         for link in links:
-            if link.waiting and link.left < level * link.open:
-                level, full = link.left / link.open, link
+            if link.waiting and link.unassigned < level * link.open:
+                level, full = link.unassigned / link.open, link
         stopped = []
         while by_cap and by_cap[-1].cap <= level:
             stopped.append(by_cap.pop())
@@ -89,7 +89,7 @@ def max_min_fair(groups: list[G], links: list[L]) -> dict[G, float]:
             if group not in rates:
                 rates[group] = rate = min(group.cap, level)
                 for link in group.links:
-                    link.left -= rate * group.weight
+                    link.unassigned -= rate * group.weight
                     link.open -= group.weight
                     link.waiting -= 1
     return rates

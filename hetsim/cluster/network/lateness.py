@@ -66,6 +66,6 @@ class CollectiveLateness:
 
     def _rows(self, num_steps: int, num: int) -> Iterator[Seconds]:
         at_once = max(1, MAX_DRAWN_AT_ONCE // max(1, num))
-        for done in range(0, num_steps, at_once):
-            rows = min(at_once, num_steps - done)
+        for first in range(0, num_steps, at_once):
+            rows = min(at_once, num_steps - first)
             yield from self._jitter.draw(self._rng, rows * num).reshape(rows, num)

@@ -29,10 +29,10 @@ def read_absences(key: str, value: Any, num_nodes: int) -> dict[int, list[Interv
         raise ValueError(f"{key} must be the name of a file, .json or .csv, not {checks.shown(value)}")
     try:
         with regular_file(value).open("rb") as file:
-            read = file.read(MAX_BYTES + 1)
-        if len(read) > MAX_BYTES:
+            content = file.read(MAX_BYTES + 1)
+        if len(content) > MAX_BYTES:
             raise ValueError(f"it has over {MAX_BYTES} bytes")
-        text = read.decode("utf-8-sig")
+        text = content.decode("utf-8-sig")
         present = _read_counts(text, num_nodes) if value.endswith(".json") else _read_pairs(text, num_nodes)
     except (OSError, ValueError, csv.Error, RecursionError) as error:
         explained = isinstance(error, ValueError) and not isinstance(error, json.JSONDecodeError | UnicodeDecodeError)
@@ -60,9 +60,9 @@ def _read_counts(text: str, num_nodes: int) -> dict[int, list[Interval]]:
 
 def _present_intervals(rank: int, counts: Sequence[int], gap: float) -> Iterator[Interval]:
     place = 0
-    for there, group in groupby(count > rank for count in counts):
+    for is_present, group in groupby(count > rank for count in counts):
         begin, place = place, place + len([*group])
-        if there:
+        if is_present:
             yield begin * gap, math.inf if place == len(counts) else place * gap
 
 

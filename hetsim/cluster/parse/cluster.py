@@ -103,21 +103,21 @@ def _check_together(cluster: Cluster) -> None:
         )
     ends: list[tuple[str, NodeSpec | Rack | Server]] = [*((f"node {rank}", node) for rank, node in enumerate(cluster.nodes))]
     ends += [("the server", cluster.server), *((f"cluster.network.racks.{name}", rack) for name, rack in cluster.network.racks.items())]
-    for who, end in ends:
+    for label, end in ends:
         up, down = (getattr(end, name) for name in LINKS)
         if end.half_duplex and (up is None or down not in (None, up)):
-            raise ValueError(f"{who} is half_duplex, so its uplink carries both directions: give it {LINKS[0]}, and no other {LINKS[1]}")
+            raise ValueError(f"{label} is half_duplex, so its uplink carries both directions: give it {LINKS[0]}, and no other {LINKS[1]}")
     if cluster.faults.nodes and (cluster.shares_cores or cluster.network.all_reduce_table):
-        what = "cluster.hosts" if cluster.shares_cores else "cluster.network.all_reduce_table"
-        raise ValueError(f"cluster.faults does not go with {what}, whose times are those of all nodes: leave one of them out")
+        conflict = "cluster.hosts" if cluster.shares_cores else "cluster.network.all_reduce_table"
+        raise ValueError(f"cluster.faults does not go with {conflict}, whose times are those of all nodes: leave one of them out")
     owners: list[int | str] = [*range(cluster.num_workers), "server", *(f"rack {name}" for name in cluster.network.racks)]
-    for name, (who, end) in zip(owners, ends, strict=True):
+    for name, (label, end) in zip(owners, ends, strict=True):
         if end.link_slowdown and cluster.capacity(("up", name)) == cluster.capacity(("down", name)) == math.inf:
-            raise ValueError(f"{who} has a link_slowdown and no link that it would slow down: give it {LINKS[0]}, or leave it out")
+            raise ValueError(f"{label} has a link_slowdown and no link that it would slow down: give it {LINKS[0]}, or leave it out")
     changing = changes([*(end for _, end in ends), *cluster.network.between.values()])
     if changing and (cluster.shares_cores or cluster.network.all_reduce_table):
-        what = "hosts or CPU work" if cluster.shares_cores else "a measured all_reduce_table"
-        raise ValueError(f"link_slowdown does not go with {what}, whose times do not change: leave one of them out")
+        conflict = "hosts or CPU work" if cluster.shares_cores else "a measured all_reduce_table"
+        raise ValueError(f"link_slowdown does not go with {conflict}, whose times do not change: leave one of them out")
     for rank, node in enumerate(cluster.nodes if cluster.shares_cores else ()):
         if node.slow_spells or node.slowdown:
             raise ValueError(

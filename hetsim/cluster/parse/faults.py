@@ -30,16 +30,16 @@ def parse_faults(config: Any, num_nodes: int) -> Faults:
     absent: dict[int, list[tuple[float, float]]] = {}
     drawn: dict[int, tuple[Distribution, Distribution | None]] = {}
     for index, row in enumerate(values.sequence(f"{key}.schedule", entry.get("schedule") or [], "faults")):
-        where = f"{key}.schedule.{index}"
-        fault = checks.mapping(where, row, required=("nodes",), optional=(*SCHEDULED, *DRAWN))
-        for rank in _parse_ranks(f"{where}.nodes", fault["nodes"], num_nodes):
+        place = f"{key}.schedule.{index}"
+        fault = checks.mapping(place, row, required=("nodes",), optional=(*SCHEDULED, *DRAWN))
+        for rank in _parse_ranks(f"{place}.nodes", fault["nodes"], num_nodes):
             if fault.get("seconds_to_crash") is not None:
                 if rank in drawn:
-                    raise ValueError(f"{where}: node {rank} has a distribution of crashes already: give it one")
-                to_repair = values.distribution(where, fault, "seconds_to_repair")
-                drawn[rank] = parse_distribution(f"{where}.seconds_to_crash", fault["seconds_to_crash"]), to_repair
-            absent.setdefault(rank, []).extend(_absences(where, fault))
-            stops.setdefault(rank, []).extend(_stops(where, fault))
+                    raise ValueError(f"{place}: node {rank} has a distribution of crashes already: give it one")
+                to_repair = values.distribution(place, fault, "seconds_to_repair")
+                drawn[rank] = parse_distribution(f"{place}.seconds_to_crash", fault["seconds_to_crash"]), to_repair
+            absent.setdefault(rank, []).extend(_absences(place, fault))
+            stops.setdefault(rank, []).extend(_stops(place, fault))
     for rank, gaps in ({} if entry.get("file") is None else read_absences(f"{key}.file", entry["file"], num_nodes)).items():
         absent.setdefault(rank, []).extend(gaps)
     for rank, times in absent.items():
@@ -89,31 +89,31 @@ def _distributions(distributions: tuple[Distribution, Distribution | None] | Non
     return {} if distributions is None else dict(zip(DRAWN, distributions, strict=True))
 
 
-def _absences(where: str, fault: Mapping[str, Any]) -> Iterator[tuple[float, float]]:
+def _absences(place: str, fault: Mapping[str, Any]) -> Iterator[tuple[float, float]]:
     """(from, until) in seconds at which a row's nodes are absent: before a join, from a crash to its repair, and after a leave."""
-    at = {name: checks.seconds(f"{where}.{name}", fault[name]) for name in SCHEDULED if fault.get(name) is not None}
+    at = {name: checks.seconds(f"{place}.{name}", fault[name]) for name in SCHEDULED if fault.get(name) is not None}
     if not at and fault.get("seconds_to_crash") is None:
-        raise ValueError(f"{where} describes no fault: give it {', '.join(SCHEDULED)} in seconds, or a drawn seconds_to_crash")
+        raise ValueError(f"{place} describes no fault: give it {', '.join(SCHEDULED)} in seconds, or a drawn seconds_to_crash")
     if fault.get("seconds_to_repair") is not None and fault.get("seconds_to_crash") is None:
-        raise ValueError(f"{where}.seconds_to_repair does nothing without seconds_to_crash: add it, or give crash and repair in seconds")
+        raise ValueError(f"{place}.seconds_to_repair does nothing without seconds_to_crash: add it, or give crash and repair in seconds")
     if "repair" in at and "crash" not in at:
-        raise ValueError(f"{where}.repair does nothing without a crash: add it")
+        raise ValueError(f"{place}.repair does nothing without a crash: add it")
     if "join" in at:
         yield 0.0, at["join"]
     if "crash" in at:
         if at.get("repair", math.inf) <= at["crash"]:
-            raise ValueError(f"{where}: repair at {at['repair']:g} s must come after crash at {at['crash']:g} s")
+            raise ValueError(f"{place}: repair at {at['repair']:g} s must come after crash at {at['crash']:g} s")
         yield at["crash"], at.get("repair", math.inf)
     if "leave" in at:
         yield at["leave"], math.inf
 
 
-def _stops(where: str, fault: Mapping[str, Any]) -> Iterator[tuple[float, float]]:
+def _stops(place: str, fault: Mapping[str, Any]) -> Iterator[tuple[float, float]]:
     """(from, until) in seconds at which a row's nodes are stopped."""
-    at = {name: checks.seconds(f"{where}.{name}", fault[name]) for name in ("stop", "continue") if fault.get(name) is not None}
+    at = {name: checks.seconds(f"{place}.{name}", fault[name]) for name in ("stop", "continue") if fault.get(name) is not None}
     if "continue" in at and at["continue"] <= at.get("stop", math.inf):
         problem = f"must come after stop at {at['stop']:g} s" if "stop" in at else "does nothing without a stop"
-        raise ValueError(f"{where}: continue at {at['continue']:g} s {problem}: correct it")
+        raise ValueError(f"{place}: continue at {at['continue']:g} s {problem}: correct it")
     if "stop" in at:
         yield at["stop"], at.get("continue", math.inf)
 

@@ -33,9 +33,9 @@ def parse_hosts(config: Any, nodes: Sequence[NodeSpec], server: Server) -> dict[
         raise ValueError(f"{key} must be a mapping from names to hosts, such as {{lab: {{cores: 8}}}}, not {checks.shown(config)}")
     hosts = {str(name): _parse_host(f"{key}.{name}", entry) for name, entry in (config or {}).items()}
     used = [*((f"node {rank}", node.host) for rank, node in enumerate(nodes)), ("the server", server.host)]
-    for who, host in used:
+    for label, host in used:
         if host is not None and host not in hosts:
-            raise ValueError(f"{who} is on host {host!r}, which {key} does not describe: add it there{checks.suggestion(host, hosts)}")
+            raise ValueError(f"{label} is on host {host!r}, which {key} does not describe: add it there{checks.suggestion(host, hosts)}")
     occupied = {host for _, host in used}
     for name in hosts:
         if name not in occupied:

@@ -88,9 +88,9 @@ def parse_racks(config: Any, nodes: Sequence[NodeSpec], server: Server, card: fl
     inside = {name: None if entry.get("within") is None else str(entry["within"]) for name, entry in entries.items()}
     used = [*((f"node {rank}", node.rack) for rank, node in enumerate(nodes)), ("the server", server.rack)]
     used += [(f"{key}.{name}", within) for name, within in inside.items()]
-    for who, rack in used:
+    for label, rack in used:
         if rack is not None and rack not in entries:
-            raise ValueError(f"{who} is in rack {rack!r}, which {key} does not describe: add it there{checks.suggestion(rack, entries)}")
+            raise ValueError(f"{label} is in rack {rack!r}, which {key} does not describe: add it there{checks.suggestion(rack, entries)}")
     for name in entries:
         way, at = [name], inside[name]
         while at is not None:
@@ -153,10 +153,10 @@ def _parse_rack(key: str, entry: Mapping[str, Any], members: Sequence[NodeSpec],
         if any(carries.values()):
             raise ValueError(f"{key} has an oversubscription and a link of its own: leave one of them out")
         for name in LINKS:
-            theirs = [link for node in members if (link := getattr(node, name) or card) is not None]
-            if not theirs or len(theirs) < len(members):
+            links = [link for node in members if (link := getattr(node, name) or card) is not None]
+            if not links or len(links) < len(members):
                 raise ValueError(f"{key}.oversubscription needs {name} of each of its nodes: add cluster.network.{name}")
-            carries[name] = math.fsum(theirs) / times
+            carries[name] = math.fsum(links) / times
     if carries[LINKS[1]] is None:
         carries[LINKS[1]] = carries[LINKS[0]]
     within = None if entry.get("within") is None else str(entry["within"])

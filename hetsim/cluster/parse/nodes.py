@@ -166,19 +166,19 @@ def _read_slowdown(key: str, value: Any) -> tuple[tuple[float, float], ...]:
     for line, row in enumerate(rows, start=2):
         if not row:
             continue
-        where = f"{key}={value}, line {line}:"
+        place = f"{key}={value}, line {line}:"
         try:
             seconds, factor = (float(cell) for cell in row)
         except ValueError:
-            raise ValueError(f"{where} needs two numbers, seconds and factor: correct it") from None
+            raise ValueError(f"{place} needs two numbers, seconds and factor: correct it") from None
         if not math.isfinite(seconds) or not 1 / MAX_FACTOR <= factor <= MAX_FACTOR:
-            raise ValueError(f"{where} seconds must be finite, and the factor between {1 / MAX_FACTOR:g} and {MAX_FACTOR:g}: correct it")
+            raise ValueError(f"{place} seconds must be finite, and the factor between {1 / MAX_FACTOR:g} and {MAX_FACTOR:g}: correct it")
         if not points and seconds != 0:
-            raise ValueError(f"{where} a trace must start at 0 seconds, not {seconds:g}: add the factor that holds from there")
+            raise ValueError(f"{place} a trace must start at 0 seconds, not {seconds:g}: add the factor that holds from there")
         if points and seconds <= points[-1][0]:
             if seconds == points[-1][0]:
-                raise ValueError(f"{where} there are two factors from {seconds:g} s on: leave one of them out")
-            raise ValueError(f"{where} time goes back from {points[-1][0]:g} to {seconds:g} s: sort the rows")
+                raise ValueError(f"{place} there are two factors from {seconds:g} s on: leave one of them out")
+            raise ValueError(f"{place} time goes back from {points[-1][0]:g} to {seconds:g} s: sort the rows")
         points.append((seconds, factor))
     if not points:
         raise ValueError(f"{key}={value} has no rows: give at least 0,1")

@@ -253,20 +253,20 @@ class KeeperClient:
     def beat(self, progress: Callable[[], int]) -> None:
         """Send a heartbeat with this process's progress: once now, and from now on while the interpreter lets a thread run."""
 
-        def beaten(count: int) -> bool:
+        def send_beat(count: int) -> bool:
             try:
                 self._beats.set(beat_key(self.rank, self.incarnation), f"{count} {progress()}")
             except Exception:  # the run has ended, and the store with it
                 return False
             return True
 
-        def beating() -> None:
+        def keep_beating() -> None:
             count = 2
-            while not self._silent.wait(self.beat_seconds) and beaten(count):
+            while not self._silent.wait(self.beat_seconds) and send_beat(count):
                 count += 1
 
-        if beaten(1):
-            Thread(target=beating, daemon=True).start()
+        if send_beat(1):
+            Thread(target=keep_beating, daemon=True).start()
 
     def __enter__(self) -> KeeperClient:
         return self

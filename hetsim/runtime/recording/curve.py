@@ -94,7 +94,7 @@ class LearningCurve(Recorder):
 
     def commit(self, seconds: float, rank: int, state: State, applied: Sequence[Contribution]) -> None:
         self._seconds = seconds
-        if self._passed(seconds, state) != self._multiples:
+        if self._multiples_at(seconds, state) != self._multiples:
             self._add(seconds, state)
 
     def close(self, last: State) -> None:
@@ -104,12 +104,12 @@ class LearningCurve(Recorder):
 
     def _add(self, seconds: float, state: State) -> None:
         self._newest = max(self._newest, state.version)
-        self._multiples = self._passed(seconds, state)
+        self._multiples = self._multiples_at(seconds, state)
         self._unevaluated.append((seconds, state.version, state.num_samples, state.weights))
         if self.at_once:
             self._evaluate()
 
-    def _passed(self, seconds: float, state: State) -> tuple[float, float]:
+    def _multiples_at(self, seconds: float, state: State) -> tuple[float, float]:
         """How many multiples of each interval have passed."""
         return state.num_samples // self._every_samples, seconds // self._every_seconds
 

@@ -63,7 +63,7 @@ def write(name: str, log: Log) -> None:
         warnings.warn(f"logger={name} did not get this run ({reason}); the run's own files are complete", stacklevel=2)
 
 
-def _to_tensorboard(log: Log) -> None:
+def _write_tensorboard(log: Log) -> None:
     """Write event files to `tensorboard` in the run's folder. Their times are seconds of the run's clock."""
     from torch.utils.tensorboard import SummaryWriter
 
@@ -81,7 +81,7 @@ def _to_tensorboard(log: Log) -> None:
         writer.add_text("config", lines, 0, walltime=0.0)
 
 
-def _to_wandb(log: Log) -> None:
+def _write_wandb(log: Log) -> None:
     """Write an offline run to `wandb` in the run's folder, for `wandb sync`. WANDB_MODE=online sends it at once."""
     import wandb
 
@@ -92,7 +92,7 @@ def _to_wandb(log: Log) -> None:
         run.summary.update(log.numbers)
 
 
-def _to_mlflow(log: Log) -> None:
+def _write_mlflow(log: Log) -> None:
     """Write a run of the experiment `hetsim` to `mlflow.db` in the run's folder, or to MLFLOW_TRACKING_URI."""
     from mlflow import MlflowClient
     from mlflow.entities import Metric, Param
@@ -117,7 +117,7 @@ def _finite(point: Point) -> Iterator[tuple[str, float]]:
     yield from ((name, value) for name, value in point.evaluation.named().items() if value is not None and math.isfinite(value))
 
 
-LOGGERS = {"tensorboard": _to_tensorboard, "wandb": _to_wandb, "mlflow": _to_mlflow}
+LOGGERS = {"tensorboard": _write_tensorboard, "wandb": _write_wandb, "mlflow": _write_mlflow}
 """The functions by logger. A logger's name is also its package's name."""
 PLACES = {"tensorboard": "tensorboard", "wandb": "wandb", "mlflow": "mlflow.db"}
 """The name of each logger's output in a run's folder."""

@@ -38,10 +38,10 @@ class PoolUse:
     @classmethod
     def of_run(cls, sizes: Sequence[int] | None, last: State, absent: Collection[int]) -> list[PoolUse] | None:
         """The pools of a run that ended in state `last`, with these workers absent."""
-        taken = last.rewound().next_sample
-        if sizes is None or not isinstance(taken, Cursors):
+        cursors = last.rewound().next_sample
+        if sizes is None or not isinstance(cursors, Cursors):
             return None
-        return [PoolUse(samples=samples, num_taken=taken.of[rank], closed=rank in absent) for rank, samples in enumerate(sizes)]
+        return [PoolUse(samples=samples, num_taken=cursors.of[rank], closed=rank in absent) for rank, samples in enumerate(sizes)]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,14 +26,14 @@ def bar(**options: Any) -> Any:
         from tqdm import tqdm
 
         return tqdm(leave=False, **options)
-    if _in_notebook():
+    if _is_notebook():
         from tqdm.auto import tqdm
 
         return tqdm(leave=False, delay=DELAY, **options)
     return None
 
 
-def _in_notebook() -> bool:
+def _is_notebook() -> bool:
     """Whether this process is the kernel of a notebook, as tqdm.auto asks."""
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
@@ -54,12 +54,12 @@ class ProgressBar(Recorder):
         if applied:
             loss = mean_loss(applied)
             self._loss = loss if self._loss is None else 0.9 * self._loss + 0.1 * loss
-        done = {"samples": state.num_samples, "updates": state.version, "s": seconds}[self._unit]
-        if done - self._tqdm.n >= self._tqdm.total / 1000 or done >= self._tqdm.total:
+        progress = {"samples": state.num_samples, "updates": state.version, "s": seconds}[self._unit]
+        if progress - self._tqdm.n >= self._tqdm.total / 1000 or progress >= self._tqdm.total:
             rate = state.version / seconds if seconds else 0.0
             loss_text = "" if self._loss is None else f", loss {self._loss:.4f}"
             self._tqdm.set_postfix_str(f"t = {seconds:.2f} s{loss_text}, {rate:.1f} updates/s", refresh=False)
-            self._tqdm.update(min(done, self._tqdm.total) - self._tqdm.n)
+            self._tqdm.update(min(progress, self._tqdm.total) - self._tqdm.n)
 
     def close(self, last: State) -> None:
         self._tqdm.close()

@@ -19,7 +19,7 @@ class Link:
     rate is `described` / factor, and `Flows` changes `bytes_per_second` while flows cross it.
     """
 
-    __slots__ = ("alone", "bytes_per_second", "described", "groups", "left", "most", "name", "open", "slowdown", "waiting", "watched")
+    __slots__ = ("alone", "bytes_per_second", "described", "groups", "most", "name", "open", "slowdown", "unassigned", "waiting", "watched")
 
     def __init__(self, bytes_per_second: float, name: str = "", slowdown: LinkSlowdown | None = None) -> None:
         if not 0 < bytes_per_second < INF:
@@ -32,7 +32,7 @@ class Link:
         self.watched = False  # whether its next change is scheduled
         self.alone: Flow | None = None
         self.groups: dict[Group, None] = {}  # in the order of their first flows
-        self.left = 0.0  # during progressive filling: bytes per second that are not assigned yet,
+        self.unassigned = 0.0  # during progressive filling: bytes per second that are not assigned yet,
         self.open = 0.0  # the weight of the flows without a rate,
         self.waiting = 0  # and the number of their groups
 
