@@ -12,9 +12,10 @@ from hetsim.cluster.parse.cluster import parse_cluster
 from hetsim.cluster.quantities import convert_to_si, convert_whole_floats
 from hetsim.config.resolved import check_model, name_of, with_names
 from hetsim.config.resumed import resumed_file
-from hetsim.config.schema import AXES, GROUPS, OPTIMIZERS, OPTIONAL, PLAIN, RATES, REQUIRED, TORCH_KEYS, unknown
+from hetsim.config.schema import AXES, GROUPS, OPTIMIZERS, RATES, TORCH_KEYS, unknown
 from hetsim.coordination.base import Coordination
 from hetsim.files.config_file import flattened
+from hetsim.files.keys import PLAIN
 from hetsim.policies.admission import Admission
 from hetsim.policies.allocation.base import Allocation
 from hetsim.policies.compensation import Compensation
@@ -56,8 +57,8 @@ def build_experiment(entries: Mapping[str, Any]) -> tuple[Experiment, Backend]:
         raise ValueError(unknown(others[0]))
     if missing := [key for key, value in flattened(entries) if value == MISSING]:
         raise ValueError(f"{missing[0]} is missing: give it a value")
-    for name in REQUIRED:
-        if entries.get(name) is None:
+    for name, kind in PLAIN.items():
+        if kind.is_required and entries.get(name) is None:
             raise ValueError(f"{name} is missing: give it a value")
     for name in ("backend", "cluster", "workload", "coordination", "optimizer", "budget", *AXES):
         checks.mapping(name, entries.get(name), optional=None)
@@ -86,7 +87,7 @@ def build_experiment(entries: Mapping[str, Any]) -> tuple[Experiment, Backend]:
         checkpoint=Checkpointing(**saved),
         resume=resumed_file(entries.get("resume")),
         partition=partition,
-        **{key: entries[key] for key in (*REQUIRED, *OPTIONAL) if key != "method" and key in entries},
+        **{key: entries[key] for key, kind in PLAIN.items() if kind.is_of_experiment and key != "method" and key in entries},
     )
     backend = _build("backend", entries["backend"], Backend, trust)
     backend.check(experiment)

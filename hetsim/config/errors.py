@@ -16,10 +16,11 @@ from hydra.errors import HydraException
 from omegaconf.errors import ConfigIndexError, MissingMandatoryValue, OmegaConfBaseException
 
 from hetsim import checks
-from hetsim.config.schema import GROUPS, PLAIN, unknown_key
+from hetsim.config.schema import GROUPS, unknown_key
 from hetsim.distributed.launch.failure_report import CAUSE, CONSEQUENCE, first_to_refuse, leave_reason
 from hetsim.effects import PeerLost
 from hetsim.errors import RunFailed, RunStopped
+from hetsim.files.keys import PLAIN
 
 USERS = (ValueError, OSError, RunFailed, HydraException, OmegaConfBaseException, yaml.YAMLError)
 """The errors that a user can correct."""

@@ -13,12 +13,13 @@ from hetsim.config.resolved import resolved
 from hetsim.config.sources import check_plain
 from hetsim.files.config_file import flattened, parsed, read_config
 from hetsim.files.identity import finished_summary, identity_of
+from hetsim.files.keys import PLAIN
 
 Entries = dict[str, Any]
 """A config whose references are resolved."""
 GROUPS = ("cluster", "backend")
 """Groups of which another choice may be typed: for other nodes, or in the other world."""
-PLAIN = ("trace", "pictures", "threads", "device", "data_root", "download", "trust", "save_weights", "nonfinite", "logger")
+MAY_CHANGE = tuple(key for key, kind in PLAIN.items() if kind.may_change)
 """Keys that may be typed, which change numbers at most in the last bits."""
 WITHIN = re.compile(r"(budget|checkpoint|cluster|backend)(\..+)?|workload\.(path|data_root|download|loader_workers)")
 """Keys inside other keys that may be typed."""
@@ -73,7 +74,7 @@ def resumed_file(resume: Any) -> Path | None:
 
 
 def _may_differ(key: str) -> bool:
-    return key in PLAIN or key in GROUPS or key == "resume" or WITHIN.fullmatch(key) is not None
+    return key in MAY_CHANGE or key in GROUPS or key == "resume" or WITHIN.fullmatch(key) is not None
 
 
 def _check_agree(keys: Collection[str], typed: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
@@ -91,7 +92,7 @@ def _check_agree(keys: Collection[str], typed: Mapping[str, Any], saved: Mapping
             which = f"{checks.printable(name)}={checks.shown(value)} is not {checks.shown(saved_value)}"
             raise ValueError(
                 f"{which}, as of the run in resume={typed['resume']}, which keeps its keys: leave it out; "
-                f"you may change budget, checkpoint, {', '.join((*GROUPS, *PLAIN))}"
+                f"you may change budget, checkpoint, {', '.join((*GROUPS, *MAY_CHANGE))}"
             )
 
 

@@ -1,4 +1,4 @@
-"""The keys of a config: plain values, groups and axes of policies. For an unknown key: the correction.
+"""The keys of a config: groups and axes of policies, besides plain values. For an unknown key: the correction.
 
 Corrections come from the keys, the choices of a group, and usual synonyms.
 """
@@ -14,26 +14,13 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from hetsim import checks
+from hetsim.files.keys import PLAIN
 from hetsim.trust.names import argument_names, check_name
 from hetsim.trust.shipped import choice, choices, choices_with
 
 AXES = ("allocation", "weighting", "discount", "compensation", "admission", "compression")
 """The axes of policies."""
 
-REQUIRED = ("method", "seed", "batch_size", "dtype", "threads", "trace", "pictures")
-"""The keys with plain values that every run needs."""
-OPTIONAL = (
-    *("evaluate_every_epochs", "evaluate_every_seconds", "stop_when_diverged", "device", "autocast", "data", "epochs"),
-    *("nonfinite", "save_weights", "logger"),
-)
-"""The keys with plain values that a config may lack."""
-PLAIN = (
-    *REQUIRED,
-    *OPTIONAL,
-    "resume",
-    *("trust", "data_root", "download", "learning_rate", "momentum", "local_learning_rate"),
-)
-"""The keys with plain values."""
 OPTIMIZERS = {"optimizer": "learning_rate_schedule", "local_optimizer": "local_learning_rate_schedule"}
 """Each optimizer, with the key of its learning-rate schedule."""
 TORCH_KEYS = {

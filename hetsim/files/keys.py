@@ -1,9 +1,53 @@
-"""The keys of a config that do not change a run's files or numbers."""
+"""The keys of a config with plain values, and the keys that do not change a run's files or numbers."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Any
+
+
+@dataclass(frozen=True)
+class PlainKey:
+    """A key with a plain value."""
+
+    is_required: bool = False
+    """Whether every config needs a value."""
+    is_of_experiment: bool = True
+    """Whether it is a field of `hetsim.runtime.experiment.Experiment`."""
+    changes_numbers: bool = True
+    """Whether it may change a run's numbers, rather than only which files it writes, or where its data and code are found."""
+    may_change: bool = False
+    """Whether another value may be typed to resume a run."""
+
+
+PLAIN = {
+    "method": PlainKey(is_required=True),
+    "seed": PlainKey(is_required=True),
+    "batch_size": PlainKey(is_required=True),
+    "dtype": PlainKey(is_required=True),
+    "trace": PlainKey(is_required=True, changes_numbers=False, may_change=True),
+    "pictures": PlainKey(is_required=True, changes_numbers=False, may_change=True),
+    "threads": PlainKey(is_required=True, may_change=True),
+    "evaluate_every_epochs": PlainKey(),
+    "evaluate_every_seconds": PlainKey(),
+    "stop_when_diverged": PlainKey(),
+    "device": PlainKey(may_change=True),
+    "autocast": PlainKey(),
+    "data": PlainKey(),
+    "epochs": PlainKey(),
+    "data_root": PlainKey(is_of_experiment=False, changes_numbers=False, may_change=True),
+    "download": PlainKey(is_of_experiment=False, changes_numbers=False, may_change=True),
+    "trust": PlainKey(is_of_experiment=False, changes_numbers=False, may_change=True),
+    "save_weights": PlainKey(changes_numbers=False, may_change=True),
+    "nonfinite": PlainKey(may_change=True),
+    "logger": PlainKey(changes_numbers=False, may_change=True),
+    "resume": PlainKey(is_of_experiment=False, changes_numbers=False),
+    "learning_rate": PlainKey(is_of_experiment=False),
+    "momentum": PlainKey(is_of_experiment=False),
+    "local_learning_rate": PlainKey(is_of_experiment=False),
+}
+"""The keys with plain values."""
 
 CHANGE_NO_FILE = ("objective", "download", "backend.processes")
 """Keys that change no file of a run, except for its copy of the config.
@@ -11,7 +55,7 @@ CHANGE_NO_FILE = ("objective", "download", "backend.processes")
 They are not part of its identity: a run with another value of them is the same run.
 """
 
-CHANGE_NO_NUMBER = (*CHANGE_NO_FILE, "trace", "pictures", "data_root", "trust", "checkpoint", "resume", "save_weights", "logger")
+CHANGE_NO_NUMBER = (*CHANGE_NO_FILE, "checkpoint", *(key for key, kind in PLAIN.items() if not kind.changes_numbers))
 """Keys that do not change a run's numbers. Some change which files it writes, or where its data and code are found."""
 
 VARY_IN_A_ROW = (*CHANGE_NO_NUMBER, "seed")
