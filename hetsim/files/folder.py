@@ -17,15 +17,26 @@ FILES = (
 
 @contextlib.contextmanager
 def run_folder(folder: Path, config: str) -> Iterator[None]:
-    """The folder of a run while it runs, with its resolved config. If the block raises, the run's files are removed."""
+    """The folder of a run while it runs, with its resolved config. If the block raises, the run's files are removed.
+
+    Unfinished files of a killed run are removed, so that the unfinished files at the end are this run's.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with begun(folder / "config.yaml") as file:
             file.write(config.encode())
+        for name in FILES:
+            if name != "config.yaml":
+                unfinished(folder / name).unlink(missing_ok=True)
         yield
     except BaseException:
         abandon(folder)
         raise
+
+
+def written_files(folder: Path) -> list[str]:
+    """The files that the run in this folder has written, in the order in which they get their names."""
+    return [name for name in FILES if unfinished(folder / name).exists()]
 
 
 def finish_run(folder: Path, written: Collection[str]) -> None:

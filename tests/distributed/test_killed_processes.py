@@ -15,6 +15,7 @@ import pytest
 from running import LONG, family, hetsim, wait_for
 from worlds import exit_status
 
+from hetsim import run
 from hetsim.cli.main import main
 from hetsim.distributed.launch import local as launch
 from hetsim.files import writing as files
@@ -148,6 +149,16 @@ def test_no_summary_stands_beside_files_that_are_not_its_own(tmp_path: Path, mon
 
     assert seen == [(name, False) for name in ("trace.parquet", "curve.png", "curve.csv", "config.yaml", "summary.json")]
     assert contents(tmp_path) == dict.fromkeys(written, b"new")
+
+
+def test_what_a_killed_run_has_left_is_not_taken_for_a_file_of_the_next_one(tmp_path: Path) -> None:
+    """The next run may write fewer files than the killed one was about to."""
+    for name in FILES:
+        unfinished(tmp_path / name).write_text("of a killed run")
+
+    run("method=ssgd", "workload=phantom", "budget.epochs=null", "budget.updates=2", "trace=none", "pictures=false", folder=tmp_path)
+
+    assert contents(tmp_path).keys() == {"config.yaml", "curve.csv", "summary.json"}
 
 
 OWN = '''

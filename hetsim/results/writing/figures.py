@@ -25,8 +25,8 @@ ABOVE, BELOW = (-0.38, 0.54), (0.18, 0.2)
 """The bottom and the height of the two parts of a lane, in lanes."""
 
 
-def draw_run(folder: Path, trace: Path | None, points: Sequence[Point], summary: Mapping[str, Any]) -> list[str]:
-    """Draw the timeline of a run with a trace, and its learning curve if it has one, into its folder. Returns the file names."""
+def draw_run(folder: Path, trace: Path | None, points: Sequence[Point], summary: Mapping[str, Any]) -> None:
+    """Draw the timeline of a run with a trace, and its learning curve if it has one, into its folder."""
     title = f"{summary['method']} on {summary['cluster']}, {summary['workload']} ({summary['backend']})"
     figures: dict[str, Any] = {}
     with own_style():
@@ -37,11 +37,10 @@ def draw_run(folder: Path, trace: Path | None, points: Sequence[Point], summary:
             figures["timeline.png"] = timeline([(title, steps)], num_workers=summary["num_workers"])
         rows = [(point.seconds, point.evaluation.named()) for point in points]
         figures["curve.png"] = curves([(summary["backend"], [rows])], title=title)
-        drawn = {name: figure for name, figure in figures.items() if figure is not None}
-        for name, figure in drawn.items():
-            with begun(folder / name) as file:
-                save(figure, file)
-    return list(drawn)
+        for name, figure in figures.items():
+            if figure is not None:
+                with begun(folder / name) as file:
+                    save(figure, file)
 
 
 @contextlib.contextmanager

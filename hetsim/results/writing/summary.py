@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hetsim.files.config_file import flattened, read_config
-from hetsim.files.folder import finish_run
+from hetsim.files.folder import finish_run, written_files
 from hetsim.files.writing import begun, unfinished
 from hetsim.results.writing.figures import draw_run
 from hetsim.results.writing.remarks import has_diverged, remarks
@@ -24,24 +24,19 @@ def write_summary(folder: Path, outcome: RunOutcome, summary: dict[str, Any]) ->
 
     Returns the `summary` as written: with quantiles instead of very many workers' numbers.
     """
-    written = ["config.yaml", "curve.csv", "summary.json"]
-    trace = unfinished(folder / "trace.parquet") if outcome.experiment.trace != "none" else None
-    if trace is not None:
-        written.append("trace.parquet")
     if outcome.experiment.pictures:
-        written += draw_run(folder, trace, outcome.points, summary)
+        trace = unfinished(folder / "trace.parquet") if outcome.experiment.trace != "none" else None
+        draw_run(folder, trace, outcome.points, summary)
     if outcome.experiment.save_weights is not None:
-        written.append("weights.safetensors")
         write_weights(folder / "weights.safetensors", outcome)
     if outcome.experiment.num_workers > MAX_LISTED:
-        written.append("per_worker.parquet")
         write_workers(folder / "per_worker.parquet", summary)
         summary = quantile_summary(summary)
     with begun(folder / "curve.csv") as file:
         file.write(curve_csv(outcome.points).encode())
     with begun(folder / "summary.json") as file:
         file.write(json.dumps(summary, indent=2, allow_nan=False).encode() + b"\n")
-    finish_run(folder, written)
+    finish_run(folder, written_files(folder))
     if outcome.experiment.logger is not None:
         title = f"{summary['method']} on {summary['cluster']}, {summary['workload']} ({summary['backend']})"
         loggers.write(outcome.experiment.logger, loggers.Log(folder, title, dict(flattened(read_config(folder))), outcome.points, summary))
