@@ -11,11 +11,11 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from hetsim.config.compositions import Compositions, Entries, compositions, parsed, resolved_once, without_hydra, written_out
+from hetsim.config.compositions import Compositions, Entries, parsed, resolved_once, without_hydra, written_out
 from hetsim.config.errors import USERS, sentence
 from hetsim.config.resolved import resolved
 from hetsim.config.resumed import resumed
-from hetsim.config.typed import check_readable, with_files
+from hetsim.config.typed import composing
 from hetsim.config.yaml_text import as_yaml
 from hetsim.errors import RunFailed
 from hetsim.files.identity import config_header, folder_name, identity_of, legal
@@ -52,9 +52,7 @@ def composed(
         sweep: for a run of several: the folder that contains theirs.
     """
     try:
-        words, folders = with_files(words, config_dir)
-        check_readable(words)
-        choices = compositions(folders)
+        words, choices = composing(words, config_dir)
         if sweep is not None:
             return run_of_sweep(choices, words, Path(sweep))
         return run_of(choices, words, Path(written_out(choices.config(words), "hydra.run.dir") if folder is None else folder))
@@ -67,9 +65,8 @@ def composed(
 def entries_as_typed(words: Sequence[str], config_dir: str | Path | None = None) -> Entries:
     """The entries of a run with quantities and names of GPUs as they were typed. Raises ValueError as `composed` does."""
     try:
-        words, folders = with_files(words, config_dir)
-        check_readable(words)
-        return compositions(folders).entries(words)
+        words, choices = composing(words, config_dir)
+        return choices.entries(words)
     except USERS as error:
         raise ValueError(sentence(error)) from None
 

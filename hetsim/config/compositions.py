@@ -113,7 +113,7 @@ class Compositions:
             search_path.prepend(OTHERS, path, SearchPathQuery(provider="schema"))
         self.loader = _Loader(search_path)
         self.loader.repository.sources = [*map(checking, self.loader.repository.sources)]
-        self.name = name
+        self.folders, self.name = folders, name
         self._folders = [Path(folder) for folder in folders if "://" not in folder]
         self._groups = [configs(), *self._folders] if len(self._folders) == len(folders) else None
         self._templates: dict[tuple[str, ...], Template] = {}

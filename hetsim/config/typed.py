@@ -15,7 +15,7 @@ from hydra.core.override_parser.types import Override, Quote, QuotedString
 from hydra.errors import HydraException
 
 from hetsim import checks
-from hetsim.config.compositions import parsed
+from hetsim.config.compositions import Compositions, compositions, parsed
 from hetsim.trust.shipped import choices, is_group
 
 PLAIN = re.compile(r"(?!(?:null|true|false|nan|inf)$)[A-Za-z_][\w.-]*", re.IGNORECASE | re.ASCII)
@@ -131,10 +131,24 @@ def _unclosed(value: str) -> bool:
 
 # Folders of configs
 
+Folders = str | Path | None
+"""A further folder of configs."""
+
+
+def composing(words: Sequence[str], config_dir: Folders = None, name: str = "config") -> tuple[list[str], Compositions]:
+    """The words as Hydra reads them, and the configs of this primary config and of the folders that the words name.
+
+    Raises ValueError with one sentence for a word that is none, and for a folder that cannot be used.
+    """
+    hydra_words, folders = with_files(words, config_dir)
+    check_readable(hydra_words)
+    return hydra_words, compositions(folders, name)
+
+
 SEARCH_PATH = re.compile(r"[+]*hydra\.searchpath=")
 
 
-def with_files(words: Sequence[str], config_dir: str | Path | None = None) -> tuple[list[str], tuple[str, ...]]:
+def with_files(words: Sequence[str], config_dir: Folders = None) -> tuple[list[str], tuple[str, ...]]:
     """The words that Hydra reads, and the folders of configs that they or `config_dir` name, as absolute paths or pkg://….
 
     Raises ValueError with one sentence if a folder is none, or two files have one name.

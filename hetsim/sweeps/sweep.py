@@ -21,9 +21,9 @@ from omegaconf import OmegaConf, open_dict
 
 from hetsim import checks
 from hetsim.config.compose import Composed, run_of_sweep
-from hetsim.config.compositions import compositions, parsed, written_out
+from hetsim.config.compositions import parsed, written_out
 from hetsim.config.errors import USERS, sentence
-from hetsim.config.typed import as_typed, check_folder, check_readable, with_files
+from hetsim.config.typed import as_typed, check_folder, composing
 from hetsim.distributed.environment import is_launched
 from hetsim.errors import RunFailed
 from hetsim.files.folder import abandon
@@ -61,9 +61,7 @@ class Sweep:
 
     def __init__(self, words: Sequence[str], config_dir: str | Path | None = None, name: str = "config") -> None:
         """Raise ValueError or HydraException for words that make no sweep, and for folders that it cannot use."""
-        words, folders = with_files(words, config_dir)
-        check_readable(words)
-        self.choices = compositions(folders, name)
+        words, self.choices = composing(words, config_dir, name)
         self.config = self.choices.by_hydra(words, RunMode.MULTIRUN)
         self.hydra_words = [word for word in words if parsed(word).is_hydra_override()]
         self.folder = Path(os.path.abspath(written_out(self.config, "hydra.sweep.dir")))
@@ -74,7 +72,7 @@ class Sweep:
         self._batch: int | None = sweeper.get("max_batch_size")
         target = launcher.pop("_target_", None)
         self._check(sweeper, target, launcher)
-        hydra = None if is_plain(self.config) else (folders, name, tuple(self.hydra_words))
+        hydra = None if is_plain(self.config) else (self.choices.folders, name, tuple(self.hydra_words))
         self._launch, self._settings = LAUNCHERS[target], SweepSettings(self.folder, launcher, self.config.hydra.verbose is True, hydra)
 
     def _combine(self, words: Sequence[str]) -> None:
