@@ -522,8 +522,9 @@ def test_numbers_that_cannot_be_divided_have_no_error(sweep: Path, monkeypatch: 
 @pytest.mark.sampled(3)
 def test_a_name_with_dollars_is_no_formula(command: str, name: str, sweep: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In titles and in labels."""
-    (sweep / "run" / "summary.json").write_text(json.dumps({**SUMMARY, "cluster": name, "method": name}))
-    (sweep / "run" / "config.yaml").write_text(f"method: '{name}'\n")
+    for run in ("good", "run"):
+        (sweep / run / "summary.json").write_text(json.dumps({**SUMMARY, "cluster": name, "method": name}))
+        (sweep / run / "config.yaml").write_text(f"method: '{name}'\n")
 
     assert asked(command, sweep, monkeypatch) == 0
 

@@ -362,7 +362,7 @@ def test_token_weights_go_by_speed_twice(weighting: str, rests_at: float):
     assert rest == pytest.approx(rests_at, abs=0.004)
 
 
-@pytest.mark.parametrize("method", LOCKSTEP_METHODS)
+@pytest.mark.parametrize("method", [name for name in LOCKSTEP_METHODS if not name.startswith("ata")])  # which may leave out workers
 @pytest.mark.sampled(10)
 def test_lockstep_is_event_by_event_with_pools_too(method: str):
     """To the last bit: commits, checkpoints, rows, what each worker did; with unequal pools and either kind of epochs."""
