@@ -293,7 +293,7 @@ def search() -> None:
 def advise() -> None:
     import hetsim
 
-    advice = hetsim.advise("cluster=uniform4", "timing", processes=1, minutes=0.1)
+    advice = hetsim.advise("cluster=uniform4", "method=ssgd,asgd", "timing", processes=1)
     _ = advice.picture()._repr_png_(), advice._repr_html_(), repr(advice)
 
 

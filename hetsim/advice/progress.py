@@ -62,6 +62,11 @@ class Progress:
             for call in self._on_stop:
                 call()
 
+    @property
+    def too_early(self) -> str:
+        """Why there is no result."""
+        return f"stopped {self.reason}, before plain DDP was simulated: give it more time"
+
     def on_stop(self, call: Callable[[], object]) -> None:
         """Call this function when the advice is asked to end."""
         self._on_stop.append(call)

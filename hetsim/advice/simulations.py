@@ -141,7 +141,7 @@ class Simulations:
         """The same as `simulated.sizes`. Raises ValueError for an unknown workload."""
         answer = self._answer({"sizes": list(words)})
         if "refused" in answer:
-            raise ValueError(answer["refused"])
+            raise ValueError(answer["refused"] if self.progress.reason is None else self.progress.too_early)
         return answer["sizes"][0], answer["sizes"][1]
 
     def _map(self, questions: Sequence[dict[str, Any]], units: float = 1.0) -> list[dict[str, Any]]:
@@ -165,8 +165,8 @@ class Simulations:
             answer = self._simulate(question)
         except StoppedEarly:
             return {"refused": f"stopped {self.progress.reason}"}
-        except RunFailed as error:
-            return {"refused": str(error)}
+        except RunFailed as error:  # an advice that ends early kills its processes
+            return {"refused": str(error) if self.progress.reason is None else f"stopped {self.progress.reason}"}
         if self._answers is not None:
             self._answers.keep(question, answer)
         return answer

@@ -107,7 +107,8 @@ class Timing:
         first = baseline(self.question.even)
         times = self.times([first], seeds=self.seeds)
         if not times:
-            raise ValueError(self.refused.get(first.label, f"stopped {self.processes.progress.reason}, before plain DDP was simulated"))
+            progress = self.processes.progress
+            raise ValueError(self.refused[first.label] if progress.reason is None else progress.too_early)
         (even,) = times
         experiment = self.question.experiment
         all_batches = math.ceil(self.question.epochs * self.sizes[1] / experiment.batch_size)

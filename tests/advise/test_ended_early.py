@@ -48,8 +48,15 @@ def test_what_was_timed_until_then_is_ranked() -> None:
     assert "stopped" not in its.refused.values()
 
 
+@pytest.mark.slow
+def test_too_little_time_is_one_sentence() -> None:
+    """Its processes are killed by then, but not for lack of memory."""
+    with pytest.raises(ValueError, match=r"^stopped after 0\.0001 minutes, before plain DDP was simulated: give it more time$"):
+        hetsim.advise("cluster=uniform4", "timing", processes=1, minutes=0.0001)
+
+
 def test_without_the_baseline_there_is_no_advice() -> None:
-    with pytest.raises(ValueError, match=r"^stopped after a while, before plain DDP was simulated$"):
+    with pytest.raises(ValueError, match=r"^stopped after a while, before plain DDP was simulated: give it more time$"):
         ended(WORDS, 1)
 
 
