@@ -48,7 +48,7 @@ def compose(file: Path, texts: Sequence[str], words: Sequence[str]) -> None:
 
 
 def as_rows(file: Path, gpu_and_rank: str, rows_file: Path, words: Sequence[str]) -> None:
-    """Append the measured steps of a calibrated cluster's node to the user's own catalogue. `given` is GPU or GPU:RANK."""
+    """Append the measured steps of a calibrated cluster's node to the user's own catalogue. `gpu_and_rank` is GPU or GPU:RANK."""
     if words:
         raise ValueError(f"{words[0]} would do nothing, as --rows measures nothing: leave it out")
     if rows_file.suffix != ".yaml" or not rows_file.absolute().parent.is_dir():
@@ -83,12 +83,12 @@ def part_of(text: str) -> composition.Part:
 
 
 def written_cluster(option: str, file: Path) -> Cluster:
-    """The cluster in a file. Raises ValueError with a sentence that begins with `what` if it is invalid."""
+    """The cluster in a file. Raises ValueError with a sentence that begins with `option` if it is invalid."""
     return parse_cluster(config_of(option, file))
 
 
 def config_of(option: str, file: Path) -> dict[str, Any]:
-    """The config of a cluster, which has been checked. Raises ValueError with a sentence that begins with `what` if it is invalid."""
+    """The config of a cluster, which has been checked. Raises ValueError with a sentence that begins with `option` if it is invalid."""
     with named(f"{option} {file}"):
         try:
             config = yaml_in(text_of(file), file)
@@ -101,7 +101,7 @@ def config_of(option: str, file: Path) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def named(beginning: str) -> Iterator[None]:
-    """Within this context, errors begin with `what`."""
+    """Within this context, errors begin with `beginning`."""
     try:
         yield
     except ValueError as error:

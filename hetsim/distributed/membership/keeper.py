@@ -49,7 +49,7 @@ class Store(Protocol):
 
 
 def read_entry(store: Store, key: str, convert: Callable[[Any], T]) -> T:
-    """The value of a key in JSON, converted by `read`. Raises RunFailed for an invalid value."""
+    """The value of a key in JSON, converted by `convert`. Raises RunFailed for an invalid value."""
     text = store.get(key)
     try:
         return convert(json.loads(text))
