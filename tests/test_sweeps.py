@@ -86,6 +86,36 @@ def test_a_submitit_sweep_reports_what_its_jobs_did(
     assert set(finished(tmp_path)) == {"dbs_sgd-mixed4-s0-sim"}
 
 
+SLURM = {
+    "sbatch": (
+        "for task in 0 1; do SLURM_ARRAY_JOB_ID=7 SLURM_ARRAY_TASK_ID=$task SLURM_JOB_ID=$((7 + task)) bash ${@: -1}; done"
+        " > jobs.log 2>&1 < /dev/null &\necho Submitted batch job 7"
+    ),
+    "srun": (
+        "while [[ $1 == --* ]]; do [[ $1 == --output || $1 == --error ]] && shift; shift; done\n"
+        "SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_NTASKS=1 SLURM_NODEID=0 SLURM_JOB_NUM_NODES=1 exec $@"
+    ),
+    "sacct": "printf 'JobID|State|NodeList\\n7_0|COMPLETED|here\\n7_1|COMPLETED|here\\n'",
+}
+"""What stands in for a cluster's commands: the tasks of an array, one after the other."""
+
+
+def test_a_sweep_is_an_array_of_slurms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    """With what was typed for it in its script."""
+    monkeypatch.chdir(tmp_path)
+    for name, script in SLURM.items():
+        (tmp_path / name).write_text(f"#!/bin/bash\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    words = ("seed=0,1", "hydra/launcher=submitit_slurm", "hydra.launcher.partition=cpu", "hydra.launcher.array_parallelism=2")
+
+    assert command(monkeypatch, "-m", *TINY, *words, "hydra.sweep.dir=sweep") == 0, (tmp_path / "jobs.log").read_text()
+    assert capfd.readouterr().out == "2 runs in sweep\n"
+    assert set(finished(tmp_path / "sweep")) == {"dbs_sgd-mixed4-s0-sim", "dbs_sgd-mixed4-s1-sim"}
+    scripts = [path.read_text().splitlines() for path in tmp_path.glob("sweep/.submitit/**/*.sh")]
+    assert any({"#SBATCH --array=0-1%2", "#SBATCH --partition=cpu"} <= {*lines} for lines in scripts)
+
+
 def test_one_job_after_the_other_in_one_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
