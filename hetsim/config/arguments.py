@@ -45,7 +45,7 @@ ABOUT = {
     "backend": "sim simulates in virtual time (its key: processes), dist trains in real processes (emulate, reduction, micro_batch)",
     "cluster": "nodes, links and faults; machines is for 'cluster.machines=[…]' (docs/guide/describe-a-cluster.md)",
     "workload": "the model and its data; phantom has sizes only, own is a model of yours (docs/guide/own-workload.md)",
-    "partition": "with data=owned, which worker each sample belongs to; with partition.alpha or partition.classes (docs/guide/owned-data.md)",
+    "partition": "with data=owned, which worker each sample belongs to; keys: alpha, classes (docs/guide/owned-data.md)",
     "optimizer": "on the vector of all parameters; or any such class of torch's, as optimizer._target_=torch.optim.…",
     "local_optimizer": "of the workers' local steps, in methods that have some",
     "regional_optimizer": "of the local servers, in methods that have some",
