@@ -20,7 +20,7 @@ from omegaconf import OmegaConf
 from hetsim.checks import printable
 from hetsim.config.compositions import Compositions, hydra_version, without_hydra, written_out
 from hetsim.config.sources import NAME
-from hetsim.config.typed import composing
+from hetsim.config.typed import words_and_choices
 from hetsim.files.config_file import flattened
 from hetsim.trust.shipped import configs, names
 
@@ -116,7 +116,7 @@ def asks_to_show(arguments: argparse.Namespace) -> bool:
 
 def show(arguments: argparse.Namespace) -> None:
     """Print the text, without control characters, because it may contain somebody else's names."""
-    arguments.overrides, choices = composing(arguments.overrides, arguments.config_dir, arguments.config_name)
+    arguments.overrides, choices = words_and_choices(arguments.overrides, arguments.config_dir, arguments.config_name)
     shown = io.StringIO()
     try:
         with contextlib.redirect_stdout(shown):

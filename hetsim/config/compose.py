@@ -15,7 +15,7 @@ from hetsim.config.compositions import Compositions, Entries, parsed, resolved_o
 from hetsim.config.errors import USERS, sentence
 from hetsim.config.resolved import resolved
 from hetsim.config.resumed import resumed
-from hetsim.config.typed import composing
+from hetsim.config.typed import words_and_choices
 from hetsim.config.yaml_text import as_yaml
 from hetsim.errors import RunFailed
 from hetsim.files.identity import config_header, folder_name, identity_of, legal
@@ -52,7 +52,7 @@ def composed(
         sweep: for a run of several: the folder that contains theirs.
     """
     try:
-        words, choices = composing(words, config_dir)
+        words, choices = words_and_choices(words, config_dir)
         if sweep is not None:
             return run_of_sweep(choices, words, Path(sweep))
         return run_of(choices, words, Path(written_out(choices.config(words), "hydra.run.dir") if folder is None else folder))
@@ -65,7 +65,7 @@ def composed(
 def entries_as_typed(words: Sequence[str], config_dir: str | Path | None = None) -> Entries:
     """The entries of a run with quantities and names of GPUs as they were typed. Raises ValueError as `composed` does."""
     try:
-        words, choices = composing(words, config_dir)
+        words, choices = words_and_choices(words, config_dir)
         return choices.entries(words)
     except USERS as error:
         raise ValueError(sentence(error)) from None

@@ -37,7 +37,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from hetsim.config.errors import USERS
 from hetsim.config.schema import RATES
-from hetsim.config.sources import OTHERS, TYPED_ALONE, checking, read_files
+from hetsim.config.sources import OTHERS, TYPED_ALONE, checked_source, read_files
 from hetsim.trust.shipped import configs
 
 MAX_TEMPLATES = 500
@@ -112,7 +112,7 @@ class Compositions:
             path = folder if "://" in folder else f"file://{folder}"
             search_path.prepend(OTHERS, path, SearchPathQuery(provider="schema"))
         self.loader = _Loader(search_path)
-        self.loader.repository.sources = [*map(checking, self.loader.repository.sources)]
+        self.loader.repository.sources = [*map(checked_source, self.loader.repository.sources)]
         self.folders, self.name = folders, name
         self._folders = [Path(folder) for folder in folders if "://" not in folder]
         self._groups = [configs(), *self._folders] if len(self._folders) == len(folders) else None

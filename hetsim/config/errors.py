@@ -169,10 +169,6 @@ def _of_path(group: str, text: str) -> str:
     return f"{move}type {shlex.quote(f'{group}={choice}')} with --config-dir {shlex.quote(str(above))}"
 
 
-def _outside(match: re.Match[str], _: BaseException) -> str:
-    return f"{match[0]}: {_of_path(match[1], match[2])}"
-
-
 def _several_values(match: re.Match[str], _: BaseException) -> str:
     key, values = match[1].split("=", 1)
     brackets = (
@@ -213,7 +209,6 @@ TRANSLATIONS: dict[str, Callable[[re.Match[str], BaseException], str]] = {
     r"Interpolation key '(.*?)' not found": _unknown_reference,
     r"(?:\w+ (?:raised )?while resolving interpolation: )(.*)": _unresolved,
     r"(The following interpolation is used to denote a config key.*)": _unresolved,
-    r"(\w+)/(\.?/[^ ]*\.ya?ml) lies outside of the folders of configs": _outside,
     r"Expected header format": lambda _, error: f"the line that begins with '# @' in a config file cannot be read ({error}): correct it",
     r"Recursive interpolation detected": lambda *_: "a key refers to itself, perhaps through others: write its value out",
     r"Exceeds the limit .* for integer string conversion": lambda *_: "a whole number of thousands of digits was given: shorten it",

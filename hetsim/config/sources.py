@@ -106,9 +106,9 @@ def _fast_loader() -> type:
     return loader if fast is None else type("Loader", (fast,), {"yaml_implicit_resolvers": loader.yaml_implicit_resolvers})
 
 
-def checking(source: ConfigSource) -> ConfigSource:
+def checked_source(source: ConfigSource) -> ConfigSource:
     """A source of the same configs: hetsim's own, or anybody else's, whose files are checked."""
-    if source.scheme() != FileConfigSource.scheme():
+    if source.scheme() != FileConfigSource.scheme():  # Hydra imports its plugins once more, so their classes differ
         return source
     kind = OthersFiles if source.provider == OTHERS else OwnFiles
     return kind(source.provider, f"file://{source.path}")

@@ -135,7 +135,7 @@ Folders = str | Path | None
 """A further folder of configs."""
 
 
-def composing(words: Sequence[str], config_dir: Folders = None, name: str = "config") -> tuple[list[str], Compositions]:
+def words_and_choices(words: Sequence[str], config_dir: Folders = None, name: str = "config") -> tuple[list[str], Compositions]:
     """The words as Hydra reads them, and the configs of this primary config and of the folders that the words name.
 
     Raises ValueError with one sentence for a word that is none, and for a folder that cannot be used.

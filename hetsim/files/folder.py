@@ -14,6 +14,9 @@ FILES = (
 )
 """The files that a run may write, in the order in which they get their names."""
 
+UNFINISHED = ".*.unfinished"
+"""The names of files that are being written, as `unfinished` makes them."""
+
 
 @contextlib.contextmanager
 def run_folder(folder: Path, config: str) -> Iterator[None]:
@@ -23,11 +26,10 @@ def run_folder(folder: Path, config: str) -> Iterator[None]:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        for path in folder.glob(UNFINISHED):
+            path.unlink(missing_ok=True)
         with begun(folder / "config.yaml") as file:
             file.write(config.encode())
-        for name in FILES:
-            if name != "config.yaml":
-                unfinished(folder / name).unlink(missing_ok=True)
         yield
     except BaseException:
         abandon(folder)
@@ -35,8 +37,8 @@ def run_folder(folder: Path, config: str) -> Iterator[None]:
 
 
 def written_files(folder: Path) -> list[str]:
-    """The files that the run in this folder has written, in the order in which they get their names."""
-    return [name for name in FILES if unfinished(folder / name).exists()]
+    """The files that the run in this folder has written."""
+    return [path.name.removeprefix(".").removesuffix(".unfinished") for path in folder.glob(UNFINISHED)]
 
 
 def finish_run(folder: Path, written: Collection[str]) -> None:
@@ -53,7 +55,7 @@ def finish_run(folder: Path, written: Collection[str]) -> None:
 def abandon(folder: Path) -> None:
     """Remove the files of an unfinished run, and its folder if that is then empty."""
     with contextlib.suppress(OSError):
-        for path in (*folder.glob(".*.unfinished"), *folder.glob("checkpoints/.*.unfinished")):
+        for path in (*folder.glob(UNFINISHED), *folder.glob(f"checkpoints/{UNFINISHED}")):
             path.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             (folder / "checkpoints").rmdir()

@@ -16,13 +16,13 @@ from omegaconf import DictConfig, open_dict
 from hetsim import checks
 from hetsim.config.compose import run_of
 from hetsim.config.compositions import Compositions, hydra_version, written_out
-from hetsim.config.typed import composing
+from hetsim.config.typed import words_and_choices
 from hetsim.sweeps.job import Outcome, job
 
 
 def run_single(words: Sequence[str], *, config_dir: str | None, name: str, verbose: bool) -> Outcome:
     """Execute the run of a command, and print how it ended."""
-    words, choices = composing(words, config_dir, name)
+    words, choices = words_and_choices(words, config_dir, name)
     config = choices.config(words)
     run = run_of(choices, words, Path(written_out(config, "hydra.run.dir")))
     if "resume=auto" in words and not any(word.startswith("hydra.run.dir=") for word in words):

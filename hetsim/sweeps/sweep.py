@@ -23,7 +23,7 @@ from hetsim import checks
 from hetsim.config.compose import Composed, run_of_sweep
 from hetsim.config.compositions import parsed, written_out
 from hetsim.config.errors import USERS, sentence
-from hetsim.config.typed import as_typed, check_folder, composing
+from hetsim.config.typed import as_typed, check_folder, words_and_choices
 from hetsim.distributed.environment import is_launched
 from hetsim.errors import RunFailed
 from hetsim.files.folder import abandon
@@ -61,7 +61,7 @@ class Sweep:
 
     def __init__(self, words: Sequence[str], config_dir: str | Path | None = None, name: str = "config") -> None:
         """Raise ValueError or HydraException for words that make no sweep, and for folders that it cannot use."""
-        words, self.choices = composing(words, config_dir, name)
+        words, self.choices = words_and_choices(words, config_dir, name)
         self.config = self.choices.by_hydra(words, RunMode.MULTIRUN)
         self.hydra_words = [word for word in words if parsed(word).is_hydra_override()]
         self.folder = Path(os.path.abspath(written_out(self.config, "hydra.sweep.dir")))

@@ -13,7 +13,7 @@ Number = float | None
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean and its 95 % interval, each of which may be None, and how many of the runs have the number."""
+    """A mean, its 95 % interval, and the number of runs that have this number. Each of the first three may be None."""
 
     mean: Number
     low: Number
