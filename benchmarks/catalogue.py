@@ -173,22 +173,22 @@ def write(folder: Path) -> None:
     shown = [(*row[:4], f"{row[4]:.5g}", *row[5:]) for row in rows]
     _write(MEASURED, tables.COLUMNS["measured"], shown)
     models = MEASURED.with_name("models.csv")
+    aliases = {row["name"]: row["aliases"] for row in read(models)}
     known = [tuple(row.values()) for row in read(models) if not row["parameters_from"].startswith(("PyTorch Image", "LLM"))]
     sizes = {
         f"mpt-{row['Model']}": int(row["NumParams"]) for row in read(folder / "llm_foundry_mpt_training.csv") if row["SeqLen (T)"] == "2048"
     }
     found = {row[1] for row in rows}
     known += [
-        (name, name.upper(), "a sequence of 2048 tokens", size, "LLM Foundry")
+        (name, name.upper(), aliases.get(name, ""), "a sequence of 2048 tokens", size, "LLM Foundry")
         for name, size in sorted(sizes.items(), key=lambda each: each[1])
         if name in found
     ]
     for row in read(folder / "timm_train_rtx3090.csv"):
         if row["model"] in TIMM and _timm(row["model"]) not in {each[0] for each in known}:
             image = f"an image of {row['train_img_size']} × {row['train_img_size']}"
-            known.append(
-                (_timm(row["model"]), f"{row['model']} of timm", image, round(float(row["param_count"]) * 1e6), "PyTorch Image Models")
-            )
+            name, size = _timm(row["model"]), round(float(row["param_count"]) * 1e6)
+            known.append((name, f"{row['model']} of timm", aliases.get(name, ""), image, size, "PyTorch Image Models"))
     _write(models, tables.COLUMNS["models"], known)
 
 

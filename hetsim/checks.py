@@ -125,7 +125,7 @@ def flag(key: str, value: Any) -> bool:
 def choice(key: str, value: Any, options: Sequence[str]) -> str:
     """One of the options."""
     if value not in options:
-        raise ValueError(f"{key} must be {' or '.join(options)}, not {shown(value)}")
+        raise ValueError(f"{key} must be {' or '.join(options)}, not {shown(value)}{suggestion(value, options)}")
     return str(value)
 
 
@@ -137,10 +137,39 @@ def device(key: str, value: Any) -> str:
     return value
 
 
+OTHER_NAMES = {
+    "network": "bandwidth net nic ethernet card uplink",
+    "bytes_per_second": "bandwidth rate speed",
+    "inside": "nvlink pcie interconnect intra bandwidth",
+    "up": "upload uplink",
+    "down": "download downlink",
+    "latency_seconds": "latency delay ping",
+    "seconds_per_sample": "seconds time time_per_sample sample_time step_time compute",
+    "max_samples": "max_batch max_batch_size max_bs memory vram",
+    "micro_batch": "micro_batch_size microbatch",
+    "count": "number num n replicas copies",
+    "gpus": "gpu accelerators devices cards",
+    "speed": "relative_speed slowness",
+    "cost_per_hour": "price cost price_per_hour cost_per_gpu",
+    "ddp": "allreduce all_reduce data_parallel dp torch_ddp distributed_data_parallel",
+    "local_sgd": "fedavg federated_averaging post_local_sgd",
+    "ssgd": "sgd sync synchronous bsp",
+    "asgd": "async asynchronous downpour hogwild",
+    "amp": "bf16 bfloat16 mixed mixed_precision bf16_mixed fp16_mixed autocast",
+    "fp16": "half float16 16",
+    "fp32": "float32 float full single tf32 32",
+    "bfloat16": "bf16 amp mixed",
+}
+"""Keys and choices of hetsim, and what they are called elsewhere."""
+
+
 def suggestion(value: Any, options: Collection[str]) -> str:
-    """'; did you mean …?' with the closest option, ignoring case; an empty string if none is close."""
+    """'; did you mean …?' with the option of this other name, or the closest one, ignoring case; an empty string if none is close."""
     if len(str(value)) > MAX_SUGGESTED:
         return ""
+    word = str(value).lower().replace("-", "_")
+    if meant := [option for option, words in OTHER_NAMES.items() if option in options and word in words.split()]:
+        return f"; did you mean {meant[0]!r}?"
     by_letters = {option.lower(): option for option in [option for option in options if len(option) <= MAX_SUGGESTED][:MAX_OPTIONS]}
     close = get_close_matches(str(value).lower(), by_letters, n=1)
     return f"; did you mean {by_letters[close[0]]!r}?" if close else ""

@@ -35,7 +35,7 @@ TYPED: dict[str, tuple[str, str]] = {
         "cluster.nodes.0.seconds_per_sample=1",
     ),
     f"cluster.nodes=[{NODE}, {{count: 1}}]": (
-        "cluster.nodes.1.seconds_per_sample is missing",
+        "cluster.nodes.1.seconds_per_sample, cluster.nodes.1.overhead_seconds are missing",
         f"cluster.nodes=[{NODE}, {{count: 1, overhead_seconds: 0}}] +cluster.nodes.1.seconds_per_sample=1",
     ),
     "cluster.nodes.0.noise.x=1": ("cluster.nodes.0.noise must be null or a mapping such as {distribution", "cluster.nodes.0.noise=null"),

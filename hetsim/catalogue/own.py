@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from hetsim import checks
-from hetsim.catalogue.tables import PRECISIONS, Catalogue, Gpu, MeasuredStep, Model, Source, shipped_catalogue
+from hetsim.catalogue.tables import PRECISIONS, Catalogue, Gpu, MeasuredStep, Model, Named, Source, shipped_catalogue
 
 MAX_BYTES = 1_000_000
 EXAMPLE = "rows: [{gpu: rtx3090, model: my-net, precision: amp, batch: 32, seconds: 0.14, how: by hand}]"
@@ -52,14 +53,20 @@ def _parse_tables(content: Mapping[str, Any]) -> tuple[list[Gpu], list[Model], l
     gpus = [_parse_gpu(str(name).lower(), entry) for name, entry in _mapping("gpus", content.get("gpus"))]
     models = [_parse_model(str(name).lower(), entry) for name, entry in _mapping("models", content.get("models"))]
     rows = [_parse_row(f"rows[{place}]", entry) for place, entry in enumerate(_list(content["rows"]))]
-    known_names = {gpu.name for gpu in gpus} | {*shipped_catalogue().gpus}, {model.name for model in models} | {*shipped_catalogue().models}
+    shipped = shipped_catalogue()
+    gpus_by_name, models_by_name = {gpu.name: gpu for gpu in gpus}, {model.name: model for model in models}
+    known = replace(shipped, gpus={**shipped.gpus, **gpus_by_name}, models={**shipped.models, **models_by_name})
     for place, row in enumerate(rows):
-        for kind, name, names in (("gpu", row.gpu, known_names[0]), ("model", row.model, known_names[1])):
-            if name not in names:
-                raise ValueError(
-                    f"rows[{place}].{kind} {checks.shown(name)} is neither shipped nor below {kind}s{checks.suggestion(name, names)}"
-                )
+        gpu, model = _named(f"rows[{place}].gpu", known.gpu, row.gpu), _named(f"rows[{place}].model", known.model, row.model)
+        rows[place] = replace(row, gpu=gpu.name, model=model.name)
     return gpus, models, rows
+
+
+def _named(key: str, look_up: Callable[[str], Named], name: str) -> Named:
+    try:
+        return look_up(name)
+    except ValueError:
+        raise ValueError(f"{key} {checks.shown(name)} is neither shipped nor below {key.rpartition('.')[2]}s") from None
 
 
 def _mapping(key: str, value: Any) -> list[tuple[Any, Any]]:

@@ -27,11 +27,11 @@ def gpu_cells(catalogue: Catalogue, gpus: Sequence[Gpu]) -> list[list[str]]:
 
 def model_cells(catalogue: Catalogue, models: Sequence[Model]) -> list[list[str]]:
     """The heads, and a row for each model."""
-    cells = [["model", "what it is", "a sample is", "parameters", "size from", "GPUs measured"]]
+    cells = [["model", "also", "what it is", "a sample is", "parameters", "size from", "GPUs measured"]]
     for model in models:
         gpus = {row.gpu for row in catalogue.rows if row.model == model.name}
         size = "" if model.parameters is None else f"{model.parameters / 1e6:.4g} M"
-        cells.append([model.name, model.title, model.sample, size, model.parameters_from, str(len(gpus))])
+        cells.append([model.name, " ".join(model.aliases), model.title, model.sample, size, model.parameters_from, str(len(gpus))])
     return cells
 
 

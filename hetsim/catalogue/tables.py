@@ -5,15 +5,15 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TypeVar
 
-from hetsim import checks
+from hetsim.catalogue import names
 
 COLUMNS = {
     "measured": ("gpu", "model", "precision", "batch", "seconds", "source", "system"),
-    "models": ("name", "title", "sample", "parameters", "parameters_from"),
+    "models": ("name", "title", "aliases", "sample", "parameters", "parameters_from"),
     "gpus": ("name", "title", "aliases", "memory_gb", "inside_gb_per_second", "link", "source", "url"),
     "sources": ("name", "family", "title", "url", "commit", "date", "licence", "how"),
 }
@@ -36,6 +36,12 @@ class Gpu:
     source: str = ""
     url: str = ""
 
+    @cached_property
+    def words(self) -> names.GpuWords:
+        """The words by which it is known."""
+        memory = f"{self.memory_bytes / 1e9:.0f}gb" if self.memory_bytes else ""
+        return names.words_of((self.name, *self.aliases), f"{self.title} {self.link.partition(' ')[0]} {memory}")
+
 
 @dataclass(frozen=True)
 class Model:
@@ -46,6 +52,8 @@ class Model:
     sample: str
     parameters: int | None = None
     parameters_from: str = ""
+    aliases: tuple[str, ...] = ()
+    """Names that other programs and people use, besides spellings of `name` with other separators."""
 
 
 @dataclass(frozen=True)
@@ -94,20 +102,12 @@ class Catalogue:
     rows: tuple[MeasuredStep, ...]
 
     def gpu(self, name: str) -> Gpu:
-        """The GPU with this name or alias, in letters of either case. Raises ValueError with the closest name if there is none."""
-        names = {alias: gpu for gpu in self.gpus.values() for alias in (*gpu.aliases, gpu.name)}
-        return _look_up("GPU", name, names)
+        """The GPU with this name, in any usual spelling (`hetsim.catalogue.names`). Raises ValueError if the catalogue does not have it."""
+        return self.gpus[names.name_of_gpu(name, {gpu.name: gpu.words for gpu in self.gpus.values()})]
 
     def model(self, name: str) -> Model:
-        """The model with this name, in letters of either case. Raises ValueError with the closest name if there is none."""
-        return _look_up("model", name, self.models)
-
-
-def _look_up(kind: str, name: str, table: Mapping[str, Named]) -> Named:
-    key = str(name).strip().lower().replace(" ", "-").replace("_", "-")
-    if key not in table:
-        raise ValueError(f"{checks.shown(name)} is no {kind} of the catalogue{checks.suggestion(key, table) or ': see hetsim-catalogue'}")
-    return table[key]
+        """The model with this name, in any usual spelling. Raises ValueError if the catalogue does not have it."""
+        return self.models[names.name_of_model(name, {model.name: model.aliases for model in self.models.values()})]
 
 
 @cache
@@ -124,7 +124,10 @@ def shipped_catalogue() -> Catalogue:
         )
         for row in _read("gpus")
     ]
-    models = [Model(**{**row, "parameters": int(row["parameters"]) if row["parameters"] else None}) for row in _read("models")]  # type: ignore[arg-type]
+    models = [
+        Model(**{**row, "aliases": tuple(row["aliases"].split()), "parameters": int(row["parameters"]) if row["parameters"] else None})  # type: ignore[arg-type]
+        for row in _read("models")
+    ]
     sources = [Source(**row) for row in _read("sources")]
     rows = [MeasuredStep(**{**row, "batch": int(row["batch"]), "seconds": float(row["seconds"])}) for row in _read("measured")]  # type: ignore[arg-type]
     return Catalogue(_entries_by_name(gpus), _entries_by_name(models), _entries_by_name(sources), tuple(rows))
