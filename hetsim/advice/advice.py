@@ -91,6 +91,8 @@ class AdviceFindings:
     """The reason why the search ended early, with the best result so far."""
     split: AdvisedSplit | None = None
     """The recommended candidate's split of each batch; None if it is equal."""
+    machines: str | None = None
+    """The named GPUs of each machine, as a sentence; None if no GPU is named."""
 
     @property
     def best(self) -> AdviceRow:
@@ -328,6 +330,7 @@ def _advice(
         remarks=tuple(remarks),
         stopped=stopped,
         split=advised_split(recommended.candidate, recommended.batch_sizes, experiment.cluster, question.gpus),
+        machines=question.machines,
     )
 
 

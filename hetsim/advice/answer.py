@@ -24,6 +24,7 @@ def answer(advice: AdviceFindings, command: str = "") -> Answer:
         question=f"Which method, split and nodes are fastest on {advice.cluster}{of_what}?",
         answer=[
             advice.sentence,
+            *([advice.machines] if advice.machines else []),
             *([advice.split.sentence] if advice.split else []),
             *([f"stopped {advice.stopped}: this is the best so far"] if advice.stopped else []),
         ],
@@ -147,6 +148,7 @@ def _data(advice: AdviceFindings) -> dict[str, Any]:
         "samples": advice.num_samples,
         "goal": goal,
         "advice": advice.sentence,
+        "machines": advice.machines,
         "split": None if advice.split is None else asdict(advice.split),
         "stopped": advice.stopped,
         "calibration_error": advice.error,

@@ -9,7 +9,8 @@ from functools import cached_property
 
 from hetsim import checks
 from hetsim.advice.simulated import Goal, experiment_of
-from hetsim.catalogue.tables import shipped_catalogue
+from hetsim.catalogue.own import catalogue_of
+from hetsim.catalogue.typed_machines import TypedMachine, typed_machines
 from hetsim.config.compose import entries_as_typed
 from hetsim.config.methods import Method, shipped
 from hetsim.config.resolved import Named, named_gpus
@@ -28,8 +29,10 @@ BASELINE = "ddp"
 RATES = ("learning_rate", "local_learning_rate")
 OF_CATALOGUE = {"model": "model", "precision": "precision", "catalogue": "file"}
 """Arguments for named GPUs, each with the key of cluster.catalogue that it sets."""
-OF_MACHINES = ("network", "inside")
-MACHINE = re.compile(r"(?:(?P<copies>\d{1,6})\s*x\s*)?\(?\s*(?:(?P<gpus>\d{1,6})\s*\*\s*)?(?P<name>[A-Za-z0-9][\w.-]*)\s*\)?")
+OF_MACHINES = ("network", "inside", "micro_batch")
+"""Arguments for named GPUs, which each machine or each of its GPUs gets."""
+OF_ONE_LINE = re.compile(rf"cluster\.machines\.\d+\.(?:gpus\.(?:\d+\.)?)?({'|'.join(OF_MACHINES)})\b")
+"""The keys that these arguments set, as errors name them."""
 EXAMPLE = "'2*a100-40gb + 4*t4' model=resnet50 network='1 Gbit/s'"
 
 
@@ -43,16 +46,26 @@ class AdviceQuestion:
     goal: Goal | None = None
     """The goal. None: the result of plain DDP in the given number of epochs."""
     config_dir: str | None = None
+    in_one_line: bool = False
+    """Whether the machines were typed in one line."""
 
     @cached_property
     def experiment(self) -> Experiment:
         """The experiment of plain DDP with these arguments. Raises ValueError if they are invalid."""
-        return experiment_of([*self.words, f"method={BASELINE}", "allocation=even", "backend=sim"], self.config_dir)
+        try:
+            return experiment_of([*self.words, f"method={BASELINE}", "allocation=even", "backend=sim"], self.config_dir)
+        except ValueError as error:
+            raise ValueError(OF_ONE_LINE.sub(r"\1=…", str(error))) if self.in_one_line else error from None
 
     @cached_property
     def named(self) -> Named | None:
         """The catalogue's data of the named GPUs; None if no GPU is named."""
         return named_gpus(entries_as_typed([*self.words, f"method={BASELINE}"], self.config_dir)["cluster"])
+
+    @property
+    def machines(self) -> str | None:
+        """A sentence that says which GPUs each machine has; None if no GPU is named."""
+        return None if self.named is None else self.named.sentence
 
     @property
     def gpus(self) -> Mapping[str, tuple[int, ...]]:
@@ -97,29 +110,41 @@ def key_of(word: str) -> str:
 
 def asked(words: Sequence[str], config_dir: str | None) -> AdviceQuestion:
     """The question in these arguments. Raises ValueError if they are invalid."""
-    words = expanded_arguments(words)
-    timing = TIMING in words
-    goals = {key: word.partition("=")[2] for word in words if (key := key_of(word)) in GOALS}
+    _refuse_twice(words)
+    expanded = expanded_arguments(words)
+    timing = TIMING in expanded
+    goals = {key: word.partition("=")[2] for word in expanded if (key := key_of(word)) in GOALS}
     if timing + len(goals) > 1:
         raise ValueError("an advice is by one thing: leave out all but one of timing, target_accuracy=… and target_loss=…")
-    kept = [word for word in words if word != TIMING and key_of(word) not in GOALS]
+    kept = [word for word in expanded if word != TIMING and key_of(word) not in GOALS]
     for word in kept:
         _check(word)
-    names = [word.partition("=")[2] for word in kept if key_of(word) == "method"]
-    if len(names) > 1:
-        raise ValueError("method is given twice: list the candidates in one word, such as method=ssgd,dbs_sgd")
+    methods = next((word.partition("=")[2] for word in kept if key_of(word) == "method"), None)
     return AdviceQuestion(
         tuple(word for word in kept if key_of(word) != "method"),
-        _methods(names[0]) if names else tuple(shipped()),
+        tuple(shipped()) if methods is None else _methods(methods),
         timing,
         _goal(goals),
         config_dir,
+        bool(_gpu_words(words)),
     )
+
+
+def _refuse_twice(words: Sequence[str]) -> None:
+    """Raise ValueError if a key has two values."""
+    keys = [key_of(word) for word in words if "=" in word]
+    if twice := next((key for place, key in enumerate(keys) if key in keys[:place]), None):
+        raise ValueError(
+            "method is given twice: list the candidates in one word, such as method=ssgd,dbs_sgd"
+            if twice == "method"
+            else f"{twice} is given twice: leave one of them out"
+        )
 
 
 def _check(word: str) -> None:
     if "=" not in word and not word.startswith("~"):
-        raise ValueError(f"{checks.shown(word)} is not an argument of hetsim: give key=value, or timing")
+        hint = checks.suggestion(word, (TIMING,)) or f": give key=value, timing, or GPUs such as {EXAMPLE}"
+        raise ValueError(f"{checks.shown(word)} is not an argument of hetsim{hint}")
     key = key_of(word)
     if key in DECIDED:
         raise ValueError(f"{key} is what an advice sets itself: leave it out, and say how much is trained by budget.epochs")
@@ -159,24 +184,24 @@ def expanded_arguments(words: Sequence[str]) -> list[str]:
 
     Raises ValueError for invalid arguments.
     """
-    named = [word for word in words if _names_gpus(word)]
-    options = {key: value for word in words for key, value in [_key_and_value(word)] if key in (*OF_CATALOGUE, *OF_MACHINES)}
+    named, options = _gpu_words(words), _options(words)
     if not named:
         if options:
             raise ValueError(f"{next(iter(options))}=… goes with GPUs that are named: write hetsim-advise {EXAMPLE}")
         return [*words]
     if len(named) > 1:
-        raise ValueError(f"GPUs are named twice: write them in one word, such as {EXAMPLE}")
+        raise ValueError(f"GPUs are named in {len(named)} words: quote all of them as one, such as {EXAMPLE}")
+    catalogue = catalogue_of(options.get("catalogue"))
+    typed = typed_machines(named[0], catalogue.gpu)
     for key in ("model", "network"):
         if key not in options:
             raise ValueError(f"{named[0]} needs {key}=…: write hetsim-advise {EXAMPLE}")
-    rates = {key: options[key] for key in OF_MACHINES if key in options}
-    machines = [_machine(part.strip(), rates) for part in named[0].split("+")]
+    machines = [_machine(machine, options) for machine in typed]
     kept = [word for word in words if word not in named and _key_and_value(word)[0] not in options]
-    catalogue = [f"+cluster.catalogue.{OF_CATALOGUE[key]}={as_typed(value)}" for key, value in options.items() if key in OF_CATALOGUE]
+    of_catalogue = [f"+cluster.catalogue.{OF_CATALOGUE[key]}={as_typed(value)}" for key, value in options.items() if key in OF_CATALOGUE]
     workload = [] if any(_key_and_value(word)[0] == "workload" for word in kept) else ["workload=phantom"]
     method = [] if any(_key_and_value(word)[0] == "method" for word in kept) else ["method=ddp"]
-    return ["cluster=machines", f"cluster.machines={as_typed(machines)}", *catalogue, *workload, *kept, *method]
+    return ["cluster=machines", f"cluster.machines={as_typed(machines)}", *of_catalogue, *workload, *kept, *method]
 
 
 def _key_and_value(word: str) -> tuple[str, str]:
@@ -184,18 +209,21 @@ def _key_and_value(word: str) -> tuple[str, str]:
     return (key, value) if equals else ("", "")
 
 
-def _names_gpus(word: str) -> bool:
-    if "=" in word or word.startswith("~"):
-        return False
-    first = MACHINE.fullmatch(word.split("+")[0].strip())
-    names = {name for gpu in shipped_catalogue().gpus.values() for name in (gpu.name, *gpu.aliases)}
-    return "*" in word or "+" in word or (first is not None and first["name"].lower() in names)
+def _options(words: Sequence[str]) -> dict[str, str]:
+    """The values of the arguments that go with named GPUs."""
+    return {key: value for word in words for key, value in [_key_and_value(word)] if key in (*OF_CATALOGUE, *OF_MACHINES)}
 
 
-def _machine(text: str, rates: dict[str, str]) -> dict[str, object]:
-    match = MACHINE.fullmatch(text)
-    if match is None:
-        raise ValueError(f"{checks.shown(text)} is not a machine: write 4*t4 for one with four GPUs, 8x(4*t4) for eight of them")
-    gpus, copies = int(match["gpus"] or 1), int(match["copies"] or 1)
-    machine_rates = {key: value for key, value in rates.items() if key != "inside" or gpus > 1}
-    return {**({"count": copies} if copies > 1 else {}), "gpus": {match["name"]: gpus}, **machine_rates}
+def _gpu_words(words: Sequence[str]) -> list[str]:
+    """The words that name GPUs. Without a model, a word without digits, brackets and signs is a mistyped argument."""
+    bare = [word for word in words if "=" not in word and not word.startswith("~") and word != TIMING]
+    named = [word for word in bare if re.search(r"[0-9*+()]", word)]
+    return named or (bare if "model" in _options(words) else [])
+
+
+def _machine(machine: TypedMachine, options: Mapping[str, str]) -> dict[str, object]:
+    """The machine as a row of `cluster.machines`."""
+    of_gpu = {"micro_batch": options["micro_batch"]} if "micro_batch" in options else {}
+    num_gpus = sum(kind.count for kind in machine.kinds)
+    rates = {key: options[key] for key in ("network", "inside") if key in options and (key != "inside" or num_gpus > 1)}
+    return {**({"count": machine.count} if machine.count > 1 else {}), "gpus": machine.gpus(of_gpu), **rates}

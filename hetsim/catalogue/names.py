@@ -64,6 +64,8 @@ def name_of_gpu(text: str, gpus: Mapping[str, GpuWords]) -> str:
     if key in gpus:
         return key
     words = _words(str(text))
+    if len(words) < len([word for word in _split(str(text)) if word not in SILENT]):
+        raise ValueError(f"{checks.shown(text)} is no GPU of the catalogue: it has a word twice")
     exact = [name for name, gpu in gpus.items() if words and words in gpu.names]
     fitting = exact or [name for name, gpu in gpus.items() if gpu.chip <= words <= gpu.every and words]
     usual = [name for name in fitting if _chip(words) in gpus[name].names]
@@ -83,10 +85,14 @@ def _is_variant(words: frozenset[str], gpu: GpuWords) -> bool:
 
 @lru_cache(maxsize=1000)
 def _words(text: str) -> frozenset[str]:
+    return frozenset(_split(text)) - SILENT
+
+
+def _split(text: str) -> list[str]:
     text = text.lower().replace("_", "-")
     for spelling, word in SPLITS:
         text = spelling.sub(word, text)
-    return frozenset(SEPARATORS.split(text)) - SILENT - {""}
+    return [word for word in SEPARATORS.split(text) if word]
 
 
 def _chip(words: frozenset[str]) -> frozenset[str]:

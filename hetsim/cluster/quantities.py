@@ -89,7 +89,7 @@ KINDS: dict[re.Pattern[str], QuantityKind] = {
     re.compile(rf"(?:.*[._])?(?:{names})"): kind
     for names, kind in (
         (
-            r"bytes_per_second|machines\.\d+\.inside|(?:machines\.\d+|nodes\.\d+|server)\.network(?:\.up|\.down)?|cluster\.network",
+            r"bytes_per_second|machines\.\d+(?:\.gpus(?:\.\d+)?)?\.inside|(?:machines\.\d+|nodes\.\d+|server)\.network(?:\.up|\.down)?|cluster\.network",
             RATE,
         ),
         ("seconds_per_byte", SECONDS_PER_BYTE),

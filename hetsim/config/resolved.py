@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from omegaconf import OmegaConf
 
@@ -21,7 +21,7 @@ from hetsim.trust.shipped import choice, configs
 from hetsim.workloads.device import AUTO, CPU, usual_kind
 
 if TYPE_CHECKING:
-    from hetsim.catalogue.tables import Model
+    from hetsim.catalogue.tables import Catalogue, Gpu, Model
     from hetsim.catalogue.times import Times
 
 
@@ -122,59 +122,153 @@ OPTIONAL = ("precision", "factors", "file")
 
 @dataclass(frozen=True)
 class Named:
-    """The catalogue's data of the GPUs that a cluster names."""
+    """The catalogue's data of the GPUs that a cluster names. A name is that in the config, with its speed if it has one: t4*0.8."""
 
     model: Model
     times: Mapping[str, Times]
-    """The times by name in the config."""
+    """The times by name."""
     factors: Mapping[str, float]
-    """The factor on the catalogue's seconds of a GPU, by name in the config."""
+    """The factor on the catalogue's seconds of a GPU, by name."""
     ranks: Mapping[str, tuple[int, ...]]
     """The ranks of each name."""
+    sentence: str
+    """What each machine has: `Machine 0: two A100 SXM4 40 GB; machine 1: four T4.`"""
+
+
+class NamedRow(NamedTuple):
+    """GPUs of a machine, which are named in the config. `entry` has the other keys of its row."""
+
+    gpu: str
+    count: Any
+    entry: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        """The name in results."""
+        speed = self.entry.get("speed")
+        return self.gpu if speed is None else f"{self.gpu}*{checks.number(f'the speed of {self.gpu}', speed):.6g}"
 
 
 def named_gpus(cluster: Any) -> Named | None:
     """The catalogue's data; None if the cluster names no GPU. Raises ValueError if a GPU is not in the catalogue."""
     machines = cluster.get("machines") if isinstance(cluster, Mapping) else None
-    names = [name for machine in machines if (name := _gpu_name(machine)) is not None] if isinstance(machines, Sequence) else []
+    machines = machines if isinstance(machines, Sequence) else []
+    rows = {row.name: row for machine in machines for row in _rows(machine) if isinstance(row, NamedRow)}
     config = cluster.get(CATALOGUE) if isinstance(cluster, Mapping) else None
-    if not names:
+    if not rows:
         if config is not None:
             raise ValueError(f"cluster.{CATALOGUE} does nothing, because no machine names a GPU: write gpus: {{t4: 4}}, or leave it out")
         return None
     if config is None:
         raise ValueError(
-            f"cluster.machines names {names[0]}, whose time depends on the model: add {CATALOGUE}: {EXAMPLE}, or type model=resnet50"
+            f"cluster.machines names {next(iter(rows))}, whose time depends on the model: add {CATALOGUE}: {EXAMPLE}, "
+            "or type model=resnet50"
         )
     from hetsim.catalogue.own import catalogue_of
     from hetsim.catalogue.times import Choice
 
     entry = checks.mapping(f"cluster.{CATALOGUE}", config, required=("model",), optional=OPTIONAL, example=EXAMPLE)
     catalogue = catalogue_of(entry.get("file"))
-    factors = checks.mapping(f"cluster.{CATALOGUE}.factors", entry.get("factors") or {}, optional=names)
+    factors = checks.mapping(f"cluster.{CATALOGUE}.factors", entry.get("factors") or {}, optional=[row.gpu for row in rows.values()])
+    for name, factor in factors.items():
+        checks.number(f"cluster.{CATALOGUE}.factors.{name}", factor)
+    for row in rows.values():
+        _refuse_misspelt_key(row.gpu, catalogue)
     precision = entry.get("precision")
-    times = Choice(catalogue).times(names, str(entry["model"]), None if precision is None else str(precision))
+    times = Choice(catalogue).times([row.gpu for row in rows.values()], str(entry["model"]), None if precision is None else str(precision))
+    of_names = dict(zip(rows, times, strict=True))
     return Named(
         catalogue.model(str(entry["model"])),
-        dict(zip(names, times, strict=True)),
-        {name: checks.number(f"cluster.{CATALOGUE}.factors.{name}", factor) for name, factor in factors.items()},
-        _ranks(machines or ()),
+        {name: times if name == rows[name].gpu else _of_slower_copy(times, rows[name]) for name, times in of_names.items()},
+        {name: float(factors[row.gpu]) for name, row in rows.items() if row.gpu in factors},
+        _ranks(machines),
+        _machine_sentence(machines, {name: times.gpu for name, times in of_names.items()}),
     )
+
+
+def _of_slower_copy(times: Times, row: NamedRow) -> Times:
+    """The catalogue's times of a GPU that has another speed, with the name in results."""
+    return replace(times, gpu=replace(times.gpu, name=f"{times.gpu.name}*{row.entry['speed']:.6g}"))
+
+
+def _refuse_misspelt_key(name: str, catalogue: Catalogue) -> None:
+    """Raise ValueError for a name that is nearly a key of a node."""
+    try:
+        catalogue.gpu(name)
+    except ValueError:
+        if hint := checks.suggestion(name, OF_NODE):
+            raise ValueError(f"cluster.machines.gpus.{name} is neither a GPU of the catalogue nor a key of a node{hint}") from None
+
+
+def _rows(machine: Any) -> list[NamedRow | dict[str, Any]]:
+    """The rows of a machine's `gpus`: a row for each name, and described rows as they are. Machines that are no mappings have none."""
+    gpus = machine.get("gpus") if isinstance(machine, Mapping) else None
+    rows: list[NamedRow | dict[str, Any]] = []
+    for row in gpus if isinstance(gpus, list) else [gpus]:
+        entry = row if isinstance(row, Mapping) else {}
+        names = [key for key, value in entry.items() if "count" not in entry and _is_name(key, value)]
+        shared = {str(key): value for key, value in entry.items() if key not in names}
+        rows += [NamedRow(str(name), entry[name], shared) for name in names] or [shared]
+    return rows
+
+
+def _is_name(key: Any, value: Any) -> bool:
+    return str(key) not in (*OF_NODE, *OUTWARDS, "inside") and type(value) is int
+
+
+def _counts(machine: Any) -> tuple[list[tuple[str | None, int]], int]:
+    """The names of a machine's rows with their numbers of GPUs, and the number of such machines."""
+    copies = machine.get("count") if isinstance(machine, Mapping) else 1
+    rows = [
+        (row.name, row.count) if isinstance(row, NamedRow) else (None, 1 if row.get("count") is None else row["count"])
+        for row in _rows(machine)
+    ]
+    counts = [(name, checks.whole("cluster.machines.gpus", count)) for name, count in rows]
+    return counts, checks.whole("cluster.machines.count", copies or 1)
 
 
 def _ranks(machines: Sequence[Any]) -> dict[str, tuple[int, ...]]:
     """The ranks of each name's GPUs. Machines that are no mappings are reported elsewhere."""
     ranks: dict[str, tuple[int, ...]] = {}
     first = 0
-    for machine in machines:
-        name, gpus = _gpu_name(machine), machine.get("gpus") if isinstance(machine, Mapping) else None
-        number = (gpus[name] if name in gpus else gpus.get("count", 1)) if isinstance(gpus, Mapping) else 1
-        copies = machine.get("count") if isinstance(machine, Mapping) else 1
-        after = first + checks.whole("cluster.machines.gpus", number) * checks.whole("cluster.machines.count", copies or 1)
-        if name is not None:
-            ranks[name] = (*ranks.get(name, ()), *range(first, after))
-        first = after
+    for counts, copies in map(_counts, machines):
+        num_gpus = sum(count for _, count in counts)
+        for name, count in counts:
+            if name is not None:
+                starts = range(first, first + copies * num_gpus, num_gpus)
+                ranks[name] = (*ranks.get(name, ()), *(rank for start in starts for rank in range(start, start + count)))
+            first += count
+        first += (copies - 1) * num_gpus
     return ranks
+
+
+NUMBERS = ("", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
+MAX_MACHINES = 12
+"""The most machines that a sentence lists."""
+
+
+def _machine_sentence(machines: Sequence[Any], gpus: Mapping[str, Gpu]) -> str:
+    """What each machine has. Equal machines in a row are listed once."""
+    listed: list[tuple[str, int]] = []
+    for counts, copies in map(_counts, machines):
+        kinds = " and ".join(f"{NUMBERS[count] if count < len(NUMBERS) else count} {_title(name, gpus)}" for name, count in counts)
+        if listed and listed[-1][0] == kinds:
+            listed[-1] = (kinds, listed[-1][1] + copies)
+        else:
+            listed.append((kinds, copies))
+    phrases, first = [], 0
+    for kinds, copies in listed:
+        phrases.append(f"machine {first}: {kinds}" if copies == 1 else f"machines {first} to {first + copies - 1}: {kinds} each")
+        first += copies
+    shown = "; ".join(phrases[:MAX_MACHINES]) + (f"; and {len(phrases) - MAX_MACHINES} more" if len(phrases) > MAX_MACHINES else "")
+    return f"{shown[0].upper()}{shown[1:]}."
+
+
+def _title(name: str | None, gpus: Mapping[str, Gpu]) -> str:
+    if name is None:
+        return "described"
+    speed = name.partition("*")[2]
+    return gpus[name].title.removeprefix("NVIDIA ").removeprefix("AMD ") + (f" at {speed} times the speed" if speed else "")
 
 
 def with_names(entries: Mapping[str, Any]) -> dict[str, Any]:
@@ -183,7 +277,7 @@ def with_names(entries: Mapping[str, Any]) -> dict[str, Any]:
     named = named_gpus(cluster)
     if named is None or not isinstance(cluster, Mapping):
         return {**entries}
-    machines = [_described(machine, named) if _gpu_name(machine) is not None else machine for machine in cluster["machines"]]
+    machines = [_described(machine, named) for machine in cluster["machines"]]
     cluster = {key: value for key, value in cluster.items() if key != CATALOGUE} | {"machines": machines}
     return {**entries, "cluster": cluster, "workload": _sized(entries.get("workload"), cluster, named.model)}
 
@@ -200,23 +294,27 @@ def _sized(workload: Any, cluster: Mapping[str, Any], model: Model) -> Any:
     return {**workload, "num_parameters": model.parameters, "bytes_per_parameter": sent}
 
 
-def _gpu_name(machine: Any) -> str | None:
-    """The name of the machine's GPUs; None if they are described."""
-    gpus = machine.get("gpus") if isinstance(machine, Mapping) else None
-    if not isinstance(gpus, Mapping) or "count" in gpus:
-        return None
-    other_keys = (*OF_NODE, *OUTWARDS)
-    return next((str(key) for key, value in gpus.items() if key not in other_keys and type(value) is int), None)
+def _described(machine: Any, named: Named) -> Any:
+    """A machine with tables instead of names."""
+    rows = _rows(machine)
+    if not any(isinstance(row, NamedRow) for row in rows):
+        return machine
+    needs_inside = "inside" not in machine and sum(count for _, count in _counts(machine)[0]) > 1
+    described = [_with_table(row, named, with_inside=needs_inside) if isinstance(row, NamedRow) else row for row in rows]
+    if len(rows) > 1:
+        return {**machine, "gpus": described}
+    inside = {"inside": described[0].pop("inside")} if needs_inside and "inside" in described[0] else {}
+    return {**inside, **machine, "gpus": described[0]}
 
 
-def _described(machine: Mapping[str, Any], named: Named) -> dict[str, Any]:
-    name = str(_gpu_name(machine))
-    gpus = {str(key): value for key, value in machine["gpus"].items()}
-    times, count, factor = named.times[name], gpus.pop(name), named.factors.get(name, 1.0)
+def _with_table(row: NamedRow, named: Named, *, with_inside: bool) -> dict[str, Any]:
+    """The row with the catalogue's seconds, samples and rate."""
+    times, entry = named.times[row.name], {key: value for key, value in row.entry.items() if key != "speed"}
+    factor = named.factors.get(row.name, 1.0) / float(row.entry.get("speed") or 1.0)
     table = [[samples, float(f"{factor * seconds:.6g}")] for samples, seconds in times.table]
     bound = {} if times.max_samples is None else {"max_samples": times.max_samples}
-    inside = {"inside": times.gpu.inside} if count > 1 and times.gpu.inside is not None else {}
-    return {**inside, **machine, "gpus": {"count": count, "table": table, **bound, **gpus}}
+    inside = {"inside": times.gpu.inside} if with_inside and times.gpu.inside is not None else {}
+    return {"count": row.count, "table": table, **bound, **inside, **entry}
 
 
 # Names of clusters in results

@@ -35,14 +35,18 @@ def test_the_words_are_those_of_a_cluster() -> None:
         (["2*t4", "network=1e9"], "2*t4 needs model=…"),
         (["t4", "model=resnet50"], "t4 needs network=…"),
         (["model=resnet50"], "model=… goes with GPUs that are named"),
-        (["2*t4", "l4", "model=resnet50", "network=1e9"], "GPUs are named twice"),
-        (["2*(t4*)", "model=resnet50", "network=1e9"], "is not a machine"),
+        (["2*t4", "l4", "model=resnet50", "network=1e9"], "GPUs are named in 2 words: quote all of them as one"),
+        (["2*(t4*)", "model=resnet50", "network=1e9"], "'2*(t4*)' cannot be read at '*)'"),
+        (["t44", "model=resnet50", "network=1e9"], "'t44' is no GPU of the catalogue"),
+        (["timng", "batch_size=4"], "'timng' is not an argument of hetsim; did you mean 'timing'?"),
+        (["2*t4", "model=resnet50", "network=1e9", "batch_size=4", "batch_size=8"], "batch_size is given twice"),
+        (["2*t4", "model=resnet50", "model=yolov3", "network=1e9"], "model is given twice"),
     ],
 )
 def test_what_is_missing_is_one_sentence(words: list[str], sentence: str) -> None:
     """It shows a command that works."""
     with pytest.raises(ValueError) as caught:  # noqa: PT011
-        expanded_arguments(words)
+        asked(words, None)
 
     assert sentence in str(caught.value)
 

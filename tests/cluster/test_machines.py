@@ -116,6 +116,42 @@ def test_machines_are_numbered_as_they_stand() -> None:
     assert list(cluster.network.racks) == ["machine0", "machine1", "machine5"]
 
 
+def test_a_machine_may_have_gpus_of_several_kinds() -> None:
+    """All are in its rack. Each kind has its own link inside, and the slower of two bounds what they send to each other."""
+    fast, slow = {"count": 2, "seconds_per_sample": "1 ms", "inside": "32 GB/s"}, {"count": 1, "seconds_per_sample": "4 ms"}
+    cluster = built({"count": 2, "gpus": [fast, slow], "inside": "16 GB/s", "network": "1 Gbit/s"}, {**BOXES[1]})
+
+    assert [(node.rack, node.seconds_per_sample) for node in cluster.nodes[:6]] == 2 * [("machine0", 1e-3)] + [("machine0", 4e-3)] + 2 * [
+        ("machine1", 1e-3)
+    ] + [("machine1", 4e-3)]
+    assert way(cluster, 0, 2) == (10, [("up 0", 32e9), ("down 2", 16e9)])
+    assert way(cluster, 2, 3)[1] == [("up 2", 16e9), ("up rack machine0", GBIT), ("down rack machine1", GBIT), ("down 3", 32e9)]
+    assert list(cluster.network.racks) == ["machine0", "machine1", "machine2"]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "sentence"),
+    [
+        ([], "cluster.machines.0.gpus is empty"),
+        ([A100, {"seconds_per_sample": 1}], "cluster.machines.0.gpus.1 has no count"),
+        ([A100, {**T4, "network": 1e9}], "cluster.machines.0.gpus.1.network"),
+        ([A100, 3], "cluster.machines.0.gpus.1 must be a mapping"),
+        ([A100, {"count": 1, "speed": 0.5}], "cluster.machines.0.gpus.1.seconds_per_sample is missing"),
+    ],
+)
+def test_a_bad_kind_is_named(gpus: Any, sentence: str) -> None:
+    """By its place in the list."""
+    with pytest.raises(ValueError, match=sentence):
+        built({"gpus": gpus, "inside": 1e9, "network": 1e9})
+
+
+@pytest.mark.parametrize("machine", [{"seconds_per_sample": 1, "nework": 1e9}, {"gpus": A100, "inside": 1e9, "bandwidth": 1e9}])
+def test_a_misspelt_network_has_its_hint(machine: dict[str, Any]) -> None:
+    """It is not missing."""
+    with pytest.raises(ValueError, match=r"cluster\.machines\.0\.\w+ is unknown; did you mean 'network'\?"):
+        built(machine)
+
+
 def ring(num_ranks: int, nbytes: float, latency: float, rate: float) -> float:
     return 2 * (num_ranks - 1) * (latency + nbytes / (num_ranks * rate))
 

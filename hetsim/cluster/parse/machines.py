@@ -36,19 +36,30 @@ class TranslatedMachines(NamedTuple):
     assumed: frozenset[str]
 
 
-class Machine(NamedTuple):
-    """`num_copies` equal machines of `num_nodes` nodes each. `key` is the config key of one node. `inside` is in bytes per second."""
+class Kind(NamedTuple):
+    """Equal nodes of a machine. `key` is the config key of one of them. `inside` is in bytes per second."""
 
     key: str
     node: dict[str, Any]
     num_nodes: int
+    inside: float
+
+
+class Machine(NamedTuple):
+    """`num_copies` equal machines with these nodes."""
+
+    kinds: list[Kind]
     num_copies: int
     card: Card
     latency_seconds: float
     half_duplex: bool
     changes: dict[str, Any]
-    inside: float
     rack: str | None
+
+    @property
+    def num_nodes(self) -> int:
+        """The number of nodes of one copy."""
+        return sum(kind.num_nodes for kind in self.kinds)
 
 
 def translate_machines(entries: Mapping[str, Any]) -> TranslatedMachines:
@@ -75,7 +86,7 @@ def translate_machines(entries: Mapping[str, Any]) -> TranslatedMachines:
     for machine in machines:
         outwards = {**machine.card.links, "latency_seconds": machine.latency_seconds, "half_duplex": machine.half_duplex, **machine.changes}
         if machine.num_nodes == 1:
-            rows.append((machine.key, {**machine.node, "count": machine.num_copies, **outwards, "rack": machine.rack}))
+            rows.append((machine.kinds[0].key, {**machine.kinds[0].node, "count": machine.num_copies, **outwards, "rack": machine.rack}))
             number += machine.num_copies
             continue
         for _ in range(machine.num_copies):
@@ -84,9 +95,10 @@ def translate_machines(entries: Mapping[str, Any]) -> TranslatedMachines:
             if box in racks:
                 raise ValueError(f"cluster.network.racks.{box} is the name of a machine with several GPUs: call the rack otherwise")
             racks[box] = {**outwards, "within": machine.rack}
-            inside[box] = machine.inside
-            links = Card(machine.inside, machine.inside).links
-            rows.append((machine.key, {**machine.node, "count": machine.num_nodes, **links, "rack": box}))
+            inside[box] = max(kind.inside for kind in machine.kinds)
+            for kind in machine.kinds:
+                links = Card(kind.inside, kind.inside).links
+                rows.append((kind.key, {**kind.node, "count": kind.num_nodes, **links, "rack": box}))
     server = _parse_mapping("cluster.server", entries.get("server"), keys=("network", *OF_SERVER), example="{network: 1 Gbit/s}")
     cards = [machine.card for machine in machines]
     if server.get("network") is not None:
@@ -100,7 +112,7 @@ def translate_machines(entries: Mapping[str, Any]) -> TranslatedMachines:
     fastest = Card(*map(max, zip(*cards, strict=True)))
     defaults = {"seconds_per_update": 0.0, "latency_seconds": LATENCY_OUTWARDS, **fastest.links}
     assumed = frozenset(defaults) - frozenset(server)
-    unbounded = max(*fastest, *(machine.inside for machine in machines))
+    unbounded = max(*fastest, *(kind.inside for machine in machines for kind in machine.kinds))
     network = {"latency_seconds": LATENCY_INSIDE, **network, "bytes_per_second": unbounded, "racks": racks}
     return TranslatedMachines(rows, network, {**defaults, **server}, assumed)
 
@@ -113,7 +125,7 @@ def _refuse_unused(configs: Sequence[Mapping[str, Any]], network: Mapping[str, A
             f"cluster.network.{name} does nothing, because {'every machine has its own' if of_own else 'machines have a'} network: "
             "leave it out, or set cluster.machines.0.network"
         )
-    if reference and all(_time_key(config.get("gpus") or config) for config in configs):
+    if reference and all(_time_key(row) for config in configs for _, row in _rows("", config)):
         raise ValueError(
             "cluster.reference does nothing, because every machine has times of its own: leave it out, or give a machine a speed"
         )
@@ -127,22 +139,19 @@ def _parse_machine(key: str, config: Any, reference: Mapping[str, Any], default_
             f"{key}.rack is {checks.shown(rack)}, which cluster.network.racks does not describe: add it there"
             f"{checks.suggestion(rack, racks)}"
         )
+    kinds = _parse_kinds(key, entry, reference)
     count = checks.whole(f"{key}.count", entry.pop("count", 1), most=MAX_NODES_PER_ROW)
     card = values.card(f"{key}.network", entry.pop("network", default_card))
-    num_nodes, of_node, node = _parse_gpus(key, entry)
     half_duplex = values.flag(key, entry, "half_duplex")
     if half_duplex and card.up != card.down:
         raise ValueError(f"{key} is half_duplex, so its network carries both directions at one rate: write network: 40 Mbit/s")
     return Machine(
-        key=of_node,
-        node=_add_reference_times(of_node, node, reference),
-        num_nodes=num_nodes,
+        kinds=kinds,
         num_copies=count,
         card=card,
         latency_seconds=values.number(key, entry, "latency_seconds", LATENCY_OUTWARDS),
         half_duplex=half_duplex,
         changes={name: entry[name] for name in CHANGES if name in entry},
-        inside=values.rate(f"{key}.inside", entry["inside"]) if num_nodes > 1 else 0.0,
         rack=rack,
     )
 
@@ -153,30 +162,52 @@ def _parse_mapping(key: str, config: Any, *, keys: Collection[str] | None = None
     return {name: value for name, value in entry.items() if value is not None}
 
 
-def _parse_gpus(key: str, machine: Mapping[str, Any]) -> tuple[int, str, dict[str, Any]]:
-    """The number of a machine's nodes, the config key of one of them, and the node's values."""
-    machine_entry = {name: value for name, value in machine.items() if name not in OF_MACHINE}
-    if "gpus" not in machine:
-        num_gpus, of_row, row = 1, key, machine_entry
-    else:
-        of_row = f"{key}.gpus"
-        row = _parse_mapping(of_row, machine["gpus"], example=GPUS)
-        if "count" not in row:
-            raise ValueError(
-                f"{of_row} has no count: write gpus: {GPUS}, with the time of {next(iter(row), 'a GPU')}, or a name of the catalogue, "
-                "such as gpus: {t4: 4}, with catalogue: {model: resnet50}"
-            )
-        num_gpus = checks.whole(f"{of_row}.count", row.pop("count"), most=MAX_NODES_PER_ROW)
+def _rows(key: str, machine: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """The rows of a machine's nodes, with their config keys: its `gpus`, or the machine itself without those keys that no node has."""
+    gpus = machine.get("gpus")
+    if gpus is None:
+        return [(key, {name: value for name, value in machine.items() if name not in (*OF_MACHINE, "count", "network")})]
+    if isinstance(gpus, Sequence) and not isinstance(gpus, str):
+        return [(f"{key}.gpus.{index}", row) for index, row in enumerate(gpus)]
+    return [(f"{key}.gpus", gpus)]
+
+
+def _parse_kinds(key: str, machine: Mapping[str, Any], reference: Mapping[str, Any]) -> list[Kind]:
+    """The nodes of a machine: the machine itself, or its GPUs, of one kind or several."""
+    rows = _rows(key, machine)
+    if not rows:
+        raise ValueError(f"{key}.gpus is empty: describe at least one GPU, such as {GPUS}")
     if "gpus" in machine:
-        if misplaced := next((name for name in machine_entry if name in OF_NODE), None):
-            raise ValueError(f"{key}.{misplaced} is not a key of a machine with gpus: keys of a node belong into {of_row}")
-        checks.mapping(key, machine_entry, optional=("count", "network", *OF_MACHINE))
-    _check_row(of_row, row, num_gpus, beside=key)
-    if num_gpus > 1 and "inside" not in machine:
+        if misplaced := next((name for name in machine if name in OF_NODE and name != "count"), None):
+            raise ValueError(f"{key}.{misplaced} is not a key of a machine with gpus: keys of a node belong into {key}.gpus")
+        checks.mapping(key, machine, optional=("count", "network", *OF_MACHINE))
+        rows = [(of_row, _parse_mapping(of_row, row, example=GPUS)) for of_row, row in rows]
+    counts = [_take_number(of_row, row) if "gpus" in machine else 1 for of_row, row in rows]
+    rates = [row.pop("inside", machine.get("inside")) for _, row in rows]
+    kinds = []
+    for (of_row, row), count, rate in zip(rows, counts, rates, strict=True):
+        _check_row(of_row, row, sum(counts), beside=key)
+        kinds.append(Kind(of_row, _add_reference_times(of_row, row, reference), count, _parse_inside(key, rate, sum(counts))))
+    return kinds
+
+
+def _parse_inside(key: str, value: Any, num_gpus: int) -> float:
+    """The rate of a node's link in its machine; 0 if it is alone there."""
+    if num_gpus > 1 and value is None:
         raise ValueError(f"{key}.inside is missing: give what each GPU sends inside, such as 12 GB/s for PCIe 3 or 300 GB/s for NVLink")
-    if num_gpus == 1 and "inside" in machine:
+    if num_gpus == 1 and value is not None:
         raise ValueError(f"{key}.inside does nothing in a machine with one GPU: leave it out, or write gpus: {GPUS} for several")
-    return num_gpus, of_row, row
+    return 0.0 if value is None else values.rate(f"{key}.inside", value)
+
+
+def _take_number(key: str, row: dict[str, Any]) -> int:
+    """Take the number of GPUs out of a row of `gpus`."""
+    if "count" not in row:
+        raise ValueError(
+            f"{key} has no count: write gpus: {GPUS}, with the time of {next(iter(row), 'a GPU')}, or a name of the catalogue, "
+            "such as gpus: {t4: 4}, with catalogue: {model: resnet50}"
+        )
+    return checks.whole(f"{key}.count", row.pop("count"), most=MAX_NODES_PER_ROW)
 
 
 def _check_row(key: str, row: Mapping[str, Any], num_gpus: int, *, beside: str) -> None:
