@@ -155,6 +155,7 @@ OTHER_NAMES = {
     "local_sgd": "fedavg federated_averaging post_local_sgd",
     "ssgd": "sgd sync synchronous bsp",
     "asgd": "async asynchronous downpour hogwild",
+    "dbs": "proportional balanced load_balanced by_speed",
     "amp": "bf16 bfloat16 mixed mixed_precision bf16_mixed fp16_mixed autocast",
     "fp16": "half float16 16",
     "fp32": "float32 float full single tf32 32",

@@ -143,7 +143,10 @@ def _refuse_twice(words: Sequence[str]) -> None:
 
 def _check(word: str) -> None:
     if "=" not in word and not word.startswith("~"):
-        hint = checks.suggestion(word, (TIMING,)) or f": give key=value, timing, or GPUs such as {EXAMPLE}"
+        hint = (
+            checks.suggestion(word, (TIMING, *(method.name for method in shipped())))
+            or f": give key=value, timing, or GPUs such as {EXAMPLE}"
+        )
         raise ValueError(f"{checks.shown(word)} is not an argument of hetsim{hint}")
     key = key_of(word)
     if key in DECIDED:
@@ -185,6 +188,10 @@ def expanded_arguments(words: Sequence[str]) -> list[str]:
     Raises ValueError for invalid arguments.
     """
     named, options = _gpu_words(words), _options(words)
+    if joined := next((word for word in words if re.search(r"\s", key_of(word)) and "=" in word), None):
+        raise ValueError(
+            f"{checks.shown(joined)} has GPUs and an argument in one word: quote the GPUs alone, as in hetsim-advise {EXAMPLE}"
+        )
     if not named:
         if options:
             raise ValueError(f"{next(iter(options))}=… goes with GPUs that are named: write hetsim-advise {EXAMPLE}")
@@ -195,7 +202,8 @@ def expanded_arguments(words: Sequence[str]) -> list[str]:
     typed = typed_machines(named[0], catalogue.gpu)
     for key in ("model", "network"):
         if key not in options:
-            raise ValueError(f"{named[0]} needs {key}=…: write hetsim-advise {EXAMPLE}")
+            hints = (f"{name}=… is unknown{hint}" for name in map(key_of, words) if (hint := checks.suggestion(name, (key,))))
+            raise ValueError(next(hints, f"{named[0]} needs {key}=…: write hetsim-advise {EXAMPLE}"))
     machines = [_machine(machine, options) for machine in typed]
     kept = [word for word in words if word not in named and _key_and_value(word)[0] not in options]
     of_catalogue = [f"+cluster.catalogue.{OF_CATALOGUE[key]}={as_typed(value)}" for key, value in options.items() if key in OF_CATALOGUE]
@@ -223,7 +231,16 @@ def _gpu_words(words: Sequence[str]) -> list[str]:
 
 def _machine(machine: TypedMachine, options: Mapping[str, str]) -> dict[str, object]:
     """The machine as a row of `cluster.machines`."""
-    of_gpu = {"micro_batch": options["micro_batch"]} if "micro_batch" in options else {}
+    values = {key: _number(options[key]) for key in OF_MACHINES if key in options}
+    of_gpu = {key: value for key, value in values.items() if key == "micro_batch"}
     num_gpus = sum(kind.count for kind in machine.kinds)
-    rates = {key: options[key] for key in ("network", "inside") if key in options and (key != "inside" or num_gpus > 1)}
-    return {**({"count": machine.count} if machine.count > 1 else {}), "gpus": machine.gpus(of_gpu), **rates}
+    of_machine = {key: value for key, value in values.items() if key not in of_gpu and (key != "inside" or num_gpus > 1)}
+    return {**({"count": machine.count} if machine.count > 1 else {}), "gpus": machine.gpus(of_gpu), **of_machine}
+
+
+def _number(text: str) -> str | int | float:
+    """A number without a unit, or the text."""
+    try:
+        return int(text) if text.isascii() and text.isdecimal() else float(text)
+    except ValueError:
+        return text
