@@ -23,7 +23,7 @@ def test_the_words_are_those_of_a_cluster() -> None:
         "batch_size=384",
         "method=ddp",
     ]
-    found = expanded_arguments(["8x(2*t4) + l4", "network=1e9", "model=yolov3", "inside=5e8", "precision=amp", "method=ssgd"])
+    found = expanded_arguments(["8x(2*t4) + l4", "network=1e9", "model=yolov3", "inside=5e9", "precision=amp", "method=ssgd"])
     assert (
         found[1] == "cluster.machines=[{count:8,gpus:{t4:2},network:1000000000.0,inside:5000000000.0},{gpus:{l4:1},network:1000000000.0}]"
     )
