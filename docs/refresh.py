@@ -4,8 +4,9 @@
 
 `<!-- source: package.module:Class.function -->` is followed by that function's source, `<!-- methods -->` by the table of methods,
 `<!-- groups -->` by that of the groups of choices,
-`<!-- help: hetsim-COMMAND -->` by what the command prints for --help, `<!-- catalogue: TABLE -->` by a table of GPUs, models, sources or
-errors; each ends at `<!-- end -->`. The outputs of the notebook are docs/notebooks.py's: it trains, and its measured numbers always change.
+`<!-- help: hetsim-COMMAND -->` by what the command prints for --help, `<!-- run: hetsim-COMMAND WORDS -->` by its output,
+`<!-- catalogue: TABLE -->` by a table of GPUs, models, sources, errors or comparisons; each ends at `<!-- end -->`. The outputs of the
+notebook are docs/notebooks.py's: it trains, and its measured numbers always change.
 """
 
 from __future__ import annotations
@@ -16,16 +17,15 @@ import inspect
 import io
 import os
 import re
+import runpy
+import shlex
 import sys
 import textwrap
-from functools import reduce
+from functools import cache, reduce
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
-import numpy as np
-
-from hetsim.catalogue.curves import leave_one_out_errors
-from hetsim.catalogue.estimates import Law
 from hetsim.catalogue.shown import gpu_cells, model_cells
 from hetsim.catalogue.tables import shipped_catalogue
 from hetsim.config.arguments import ABOUT
@@ -33,7 +33,7 @@ from hetsim.config.methods import shipped
 from hetsim.trust.shipped import names
 
 PAGES = [Path(__file__).parent / "reference" / name for name in ("methods.md", "config.md", "cluster.md", "commands.md", "catalogue.md")]
-BLOCK = re.compile(r"<!-- (methods|groups|source: [\w.:]+|help: [\w-]+|catalogue: \w+) -->\n.*?<!-- end -->", flags=re.DOTALL)
+BLOCK = re.compile(r"<!-- (methods|groups|source: [\w.:]+|help: [\w-]+|run: [\w -]+|catalogue: \w+) -->\n.*?<!-- end -->", flags=re.DOTALL)
 
 
 def source(name: str) -> str:
@@ -62,10 +62,16 @@ def groups() -> str:
 
 def help_of(command: str) -> str:
     """What a command prints for --help, in 100 columns."""
+    return output_of(f"{command} --help")
+
+
+def output_of(line: str) -> str:
+    """What a command of the package prints for these words."""
+    command, *_ = words = shlex.split(line)
     module = importlib.import_module(f"hetsim.cli.{command.removeprefix('hetsim-').replace('-', '_')}")
     printed = io.StringIO()
     with (
-        mock.patch.object(sys, "argv", [command, "--help"]),
+        mock.patch.object(sys, "argv", words),
         mock.patch.dict(os.environ, COLUMNS="100"),
         contextlib.redirect_stdout(printed),
         contextlib.suppress(SystemExit),
@@ -75,32 +81,30 @@ def help_of(command: str) -> str:
 
 
 def catalogue(table: str) -> str:
-    """A table of the catalogue: gpus, models, sources, or errors of estimates."""
+    """A table of the catalogue, of its estimates' errors, or of comparisons with other programs."""
     its = shipped_catalogue()
-    if table == "errors":
-        law = Law(its.rows, its.sources)
-        found = {
-            "a pair of GPU and model": [*law.left_out_errors.values()],
-            "another batch size than the one that was measured": leave_one_out_errors(its.rows),
-        }
-        cells = [["left out", "number", "median error", "eight of ten are within"]]
-        cells += [
-            [name, str(len(errors)), *(f"{100 * float(np.quantile(errors, q)):.0f} %" for q in (0.5, 0.8))]
-            for name, errors in found.items()
-        ]
-    elif table == "sources":
+    if table == "sources":
         cells = [["source", "rows", "what", "version", "licence", "how it was measured"]]
         for each in its.sources.values():
             rows = sum(row.source == each.name for row in its.rows)
             cells.append([each.name, str(rows), f"[{each.title}]({each.url})", f"{each.commit}, {each.date}", each.licence, each.how])
+    elif table == "gpus":
+        cells = gpu_cells(its, [*its.gpus.values()])
+        cells[0].append("figures from")
+        for row, gpu in zip(cells[1:], its.gpus.values(), strict=True):
+            row.append(f"[{gpu.source}]({gpu.url})" if gpu.url else "")
+    elif table == "models":
+        cells = model_cells(its, [*its.models.values()])
     else:
-        cells = gpu_cells(its, [*its.gpus.values()]) if table == "gpus" else model_cells(its, [*its.models.values()])
-        if table == "gpus":
-            cells[0].append("figures from")
-            for row, gpu in zip(cells[1:], its.gpus.values(), strict=True):
-                row.append(f"[{gpu.source}]({gpu.url})" if gpu.url else "")
+        cells = benchmark()[f"{table}_cells"]()
     lines = [f"| {' | '.join(row)} |" for row in cells]
     return "\n".join([lines[0], "|" + "---|" * len(cells[0]), *lines[1:]])
+
+
+@cache
+def benchmark() -> dict[str, Any]:
+    """The names of `benchmarks/catalogue.py`."""
+    return runpy.run_path(str(Path(__file__).parents[1] / "benchmarks" / "catalogue.py"))
 
 
 def refreshed(text: str) -> str:
@@ -108,7 +112,7 @@ def refreshed(text: str) -> str:
 
     def block(match: re.Match[str]) -> str:
         kind, _, name = match[1].partition(": ")
-        named, whole = {"source": source, "help": help_of, "catalogue": catalogue}, {"methods": methods, "groups": groups}
+        named, whole = {"source": source, "help": help_of, "run": output_of, "catalogue": catalogue}, {"methods": methods, "groups": groups}
         text = named[kind](name) if name else whole[kind]()
         return f"<!-- {match[1]} -->\n{text}\n<!-- end -->"
 

@@ -150,21 +150,31 @@ def assumptions(question: AdviceQuestion) -> Iterator[str]:
 
 
 def unmeasured_remark(cluster: Cluster, *candidates: tuple[Candidate, Sequence[int]]) -> str | None:
-    """A sentence on nodes whose samples in a candidate, in rank order, are fewer than in any measured batch; None if there are none."""
+    """A sentence on nodes whose samples in a candidate, in rank order, are outside their table of seconds; None if there are none."""
     few: dict[int, int] = {}
+    many: dict[int, int] = {}
     for candidate, batch_sizes in candidates:
         used = [rank for rank in range(len(cluster.nodes)) if rank not in candidate.leave_out]
         for rank, samples in zip(used, batch_sizes, strict=False):
             table = cluster.nodes[rank].table
             if table and 0 < samples < table[0][0]:
                 few[rank] = min(samples, few.get(rank, samples))
-    if not few:
-        return None
-    least = {cluster.nodes[rank].table[0][0] for rank in few}
-    return (
-        f"{noun_with_numbers('node', sorted(few))} would take as few as {min(few.values())} samples, fewer than measured "
-        f"({' and '.join(map(str, sorted(least)))}): hetsim assumes that a smaller batch takes as long as the smallest measured one"
-    )
+            if table and samples > table[-1][0]:
+                many[rank] = max(samples, many.get(rank, samples))
+    remarks = []
+    if few:
+        least = {cluster.nodes[rank].table[0][0] for rank in few}
+        remarks.append(
+            f"{noun_with_numbers('node', sorted(few))} would take as few as {min(few.values())} samples, fewer than measured "
+            f"({' and '.join(map(str, sorted(least)))}): hetsim assumes that a smaller batch takes as long as the smallest measured one"
+        )
+    if many:
+        most = {cluster.nodes[rank].table[-1][0] for rank in many}
+        remarks.append(
+            f"{noun_with_numbers('node', sorted(many))} would take as many as {max(many.values())} samples, more than measured "
+            f"({' and '.join(map(str, sorted(most)))}): hetsim assumes that further samples take as long as the last measured ones"
+        )
+    return "; ".join(remarks) or None
 
 
 def loss_hint(question: AdviceQuestion) -> str:

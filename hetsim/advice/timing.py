@@ -17,7 +17,8 @@ from hetsim.advice.question import BASELINE, AdviceQuestion
 from hetsim.advice.simulated import SimulatedRun
 from hetsim.advice.simulations import Simulations
 from hetsim.advice.variants import Variant
-from hetsim.catalogue.times import Times
+from hetsim.catalogue.tables import OWN
+from hetsim.catalogue.times import SPREAD, Times
 from hetsim.cluster.network.changing import changes, seconds_of_changes
 from hetsim.config.methods import FAMILIES
 from hetsim.config.resolved import Named
@@ -299,6 +300,8 @@ def intervals(named: Named | None, timing: Timing, even: Candidate, timed: Seque
     if named is None:
         return
     yield from map(str, named.times.values())
+    if any(times.series[0] != OWN for times in named.times.values()):
+        yield f"a program of your own {SPREAD}"
     if {times.candidate.method.name for times in timed} == {BASELINE}:
         tried = "with every split and " if even.allocation is None else ""
         yield f"ddp was tried {tried}on every set of GPUs: name other candidates by method=ssgd,dbs_sgd (hetsim-methods)"
@@ -343,7 +346,12 @@ def _pool(alike: Sequence[Candidate], named: Named, unsure: Mapping[str, Times])
 
 
 def _ends(named: Named, unsure: Mapping[str, Times]) -> Iterator[tuple[list[tuple[int, float]], str]]:
-    """Both ends of each interval: one estimated GPU slower or faster by its error, all others unchanged, and a description."""
-    for name, estimate in unsure.items():
-        for factor in (1 + estimate.error, 1 / (1 + estimate.error)):
-            yield [(rank, factor) for rank in named.ranks[name]], f"{name} takes {factor:.3g} times as long"
+    """Both ends of each interval: the unsure GPUs of a chip slower or faster by their error, all others unchanged, and a description."""
+    by_chip: dict[str, list[str]] = {}
+    for name, times in unsure.items():
+        by_chip.setdefault(times.gpu.die, []).append(name)
+    for names in by_chip.values():
+        error = max(unsure[name].error for name in names)
+        take = f"{' and '.join(names)} {'takes' if len(names) == 1 else 'take'}"
+        for factor in (1 + error, 1 / (1 + error)):
+            yield [(rank, factor) for name in names for rank in named.ranks[name]], f"{take} {factor:.3g} times as long"

@@ -2,113 +2,148 @@
 
 The law is additive in logarithms, fitted by ridge regression to all rows:
 
-    log seconds = GPU + GPU in half precision + GPU with the programs of the source + series + log of the size of the batch
+    log (seconds − fixed part) / batch = card + chip + pair of chip and model + series
 
-The size is on the line of the model's measured batch curves (`curves`): share + (1 − share) · batch / usual batch of the series.
-Larger GPUs were mostly measured with larger batches. So a power of the batch size, fitted to all rows, would absorb a part of their
-speed. Its estimates of two GPUs at one batch size would be too similar.
+The fixed part is that of the model's measured batch curves (`curves`), so it does not grow with the batches that large GPUs were measured
+with. Cards of one chip differ by a factor: the median ratio in the series that measured both, or that of their float32 peaks.
 
-The error is measured by leaving out all rows of a pair of GPU and model, in any precision and from any source.
+The errors are measured by leaving out all rows of a pair of chip and model, in any precision and from any source, and by leaving out each
+series of a card whose chip was measured by the same series.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hetsim.catalogue import curves
-from hetsim.catalogue.tables import MeasuredStep, Source
+from hetsim.catalogue.curves import FixedParts, seconds_per_sample
+from hetsim.catalogue.tables import Catalogue, MeasuredStep
 
-RIDGE = {"gpu": 0.01, "half": 0.3, "programs": 0.3, "pair": 0.3, "series": 1e-6}
+RIDGE = {"chip": 0.01, "pair": 0.3, "series": 1e-6}
 """The strength with which each effect is drawn to zero."""
 COVERED = 0.8
-"""The share of left-out pairs whose error is at most the reported one."""
+"""The share of left-out measurements whose error is at most the reported one."""
 ENOUGH = 8
 """A model with at least this number of left-out pairs has its own error."""
-LAWS = {
-    "GPU": {"gpu"},
-    "GPU, precision": {"gpu", "half"},
-    "GPU, programs": {"gpu", "programs"},
-    "GPU, precision, programs": {"gpu", "half", "programs"},
-}
-"""The effects of a GPU in the compared laws. The last law is used."""
-CHOSEN: Collection[str] = LAWS["GPU, precision, programs"]
-
 Effect = tuple[str, ...]
 
 
 class Law:
     """The fitted law."""
 
-    def __init__(self, rows: Sequence[MeasuredStep], sources: Mapping[str, Source], of_gpu: Collection[str] = CHOSEN) -> None:
-        self._rows, self._sources, self._of_gpu = rows, sources, of_gpu
-        by_series: dict[tuple[str, str, str], list[int]] = {}
+    def __init__(self, catalogue: Catalogue) -> None:
+        self._rows = rows = catalogue.rows
+        self._gpus = catalogue.gpus
+        self.fixed = FixedParts(rows)
+        batches: dict[tuple[str, str, str], list[int]] = {}
         for row in rows:
-            by_series.setdefault(row.series, []).append(row.batch)
-        self.usual_batch = {series: statistics.median_high(batches) for series, batches in by_series.items()}
+            batches.setdefault(row.series, []).append(row.batch)
+        self.usual_batch = {series: statistics.median_high(of_series) for series, of_series in batches.items()}
         """The usual batch of each series: the median of its rows."""
-        self.share = {model: curves.usual_share(rows, model) for model in {row.model for row in rows}}
-        """For each model, the share of the seconds at the usual batch that does not depend on the batch size."""
+        self._fixed = {series: self.fixed.seconds(*series[:2]) for series in batches}
+        self._slopes: dict[tuple[str, ...], dict[int, float]] = {}
+        for row in rows:
+            self._slopes.setdefault((row.gpu, *row.series), {})[row.batch] = self._slope(row)
+        self.card_factors = self._card_factors()
+        """The seconds of each card relative to those of the card of its chip with the most rows."""
         columns: dict[Effect, int] = {}
-        entries = [[(columns.setdefault(effect, len(columns)), value) for effect, value in self._effects(row)] for row in rows]
-        self._columns, self._matrix = columns, np.zeros((len(rows), len(columns)))
+        entries = [[columns.setdefault(effect, len(columns)) for effect in self._effects(row)] for row in rows]
+        self._columns, matrix = columns, np.zeros((len(rows), len(columns)))
         for place, effects in enumerate(entries):
-            for column, value in effects:
-                self._matrix[place, column] = value
-        logs = np.array([math.log(row.seconds / self._size(row)) for row in rows])
+            matrix[place, effects] = 1.0
+        logs = np.array([math.log(self._slope(row) / self.card_factors[row.gpu]) for row in rows])
         numbers: dict[tuple[str, ...], int] = {}
         for row in rows:
             numbers[row.gpu, *row.series] = numbers.get((row.gpu, *row.series), 0) + 1
-        weights = np.array([1 / numbers[row.gpu, *row.series] for row in rows])
-        self._weighted = np.sqrt(weights)[:, None] * self._matrix
-        right = np.sqrt(weights) * logs
+        self._roots = np.sqrt([1 / numbers[row.gpu, *row.series] for row in rows])
+        self._weighted = self._roots[:, None] * matrix
         inverse = np.linalg.inv(self._weighted.T @ self._weighted + np.diag([RIDGE[effect[0]] for effect in columns]))
-        self._solved = inverse @ (self._weighted.T @ right)
+        self._solved = inverse @ (self._weighted.T @ (self._roots * logs))
         self._shares = self._weighted @ inverse
-        self._roots, self._residuals = np.sqrt(weights), right - self._weighted @ self._solved
+        self._residuals = self._roots * logs - self._weighted @ self._solved
 
-    def _effects(self, row: MeasuredStep) -> list[tuple[Effect, float]]:
-        effects: list[tuple[Effect, float]] = [(("series", *row.series), 1.0)]
-        of_gpu = {"gpu": 1.0, "half": -1.0 if row.precision == "fp32" else 1.0}
-        effects += [((name, row.gpu), value) for name, value in of_gpu.items() if name in self._of_gpu]
-        if "programs" in self._of_gpu:
-            effects.append((("programs", row.gpu, self._sources[row.source].family), 1.0))
-        return [*effects, (("pair", row.gpu, row.model), 1.0)]
+    def _slope(self, row: MeasuredStep) -> float:
+        return seconds_per_sample(row.batch, row.seconds, self._fixed[row.series])
+
+    def _effects(self, row: MeasuredStep) -> tuple[Effect, ...]:
+        chip = self._gpus[row.gpu].die
+        return ("series", *row.series), ("chip", chip), ("pair", chip, row.model)
 
     def seconds(self, row: MeasuredStep) -> float:
         """The seconds of this step. The row's own `seconds` are not used."""
-        log = math.fsum(self._solved[self._columns[effect]] * value for effect, value in self._effects(row) if effect in self._columns)
-        return math.exp(log) * self._size(row)
+        log = math.fsum(self._solved[self._columns[effect]] for effect in self._effects(row) if effect in self._columns)
+        return self._fixed[row.series] + math.exp(log) * self.card_factors[row.gpu] * row.batch
 
-    def _size(self, row: MeasuredStep) -> float:
-        """The size of a batch, relative to the usual batch of its series."""
-        share = self.share[row.model]
-        return share + (1 - share) * row.batch / self.usual_batch[row.series]
+    def _card_factors(self) -> dict[str, float]:
+        numbers: dict[str, int] = {}
+        for row in self._rows:
+            numbers[row.gpu] = numbers.get(row.gpu, 0) + 1
+        first: dict[str, str] = {}
+        for name in sorted(numbers, key=lambda name: -numbers[name]):
+            first.setdefault(self._gpus[name].die, name)
+        factors = {}
+        for name, gpu in self._gpus.items():
+            reference = first.get(gpu.die, name)
+            ratios = self._ratios(name, reference)
+            peaks = self._gpus[reference].peak("fp32"), gpu.peak("fp32")
+            by_peaks = peaks[0] / peaks[1] if peaks[0] and peaks[1] else 1.0
+            factors[name] = statistics.median(ratios) if ratios else by_peaks
+        return factors
+
+    def _ratios(self, name: str, reference: str) -> list[float]:
+        """In each series that measured both cards, the ratio of their seconds per sample at the nearest batch sizes."""
+        ratios = []
+        for key, slopes in self._slopes.items():
+            others = self._slopes.get((reference, *key[1:]))
+            if key[0] == name and others is not None:
+                batch, nearest = min(((a, b) for a in slopes for b in others), key=lambda pair: abs(math.log(pair[0] / pair[1])))
+                ratios.append(slopes[batch] / others[nearest])
+        return ratios
+
+    @cached_property
+    def twin_errors(self) -> list[float]:
+        """The relative errors of cards in series that measured another card of the chip, by the factor of the other series."""
+        errors = []
+        for name, gpu in self._gpus.items():
+            for twin in [other.name for other in self._gpus.values() if other.die == gpu.die and other.name < name]:
+                ratios = self._ratios(name, twin)
+                for place, ratio in enumerate(ratios):
+                    others = ratios[:place] + ratios[place + 1 :]
+                    if others:
+                        errors.append(math.exp(abs(math.log(ratio / statistics.median(others)))) - 1)
+        return errors
 
     @cached_property
     def left_out_errors(self) -> dict[tuple[str, str], float]:
-        """For each pair of GPU and model, the median relative error of its rows if all of them are left out.
+        """For each pair of chip and model, the median relative error of its rows if all of them are left out.
 
-        The pair's GPU and series must have other rows.
+        The pair's chip and series must have other rows.
         """
         places: dict[tuple[str, str], list[int]] = {}
-        gpus_of: dict[tuple[str, str, str], set[str]] = {}
+        chips_of: dict[tuple[str, str, str], set[str]] = {}
         for place, row in enumerate(self._rows):
-            places.setdefault((row.gpu, row.model), []).append(place)
-            gpus_of.setdefault(row.series, set()).add(row.gpu)
+            chip = self._gpus[row.gpu].die
+            places.setdefault((chip, row.model), []).append(place)
+            chips_of.setdefault(row.series, set()).add(chip)
         models_of: dict[str, int] = {}
-        for gpu, _ in places:
-            models_of[gpu] = models_of.get(gpu, 0) + 1
+        for chip, _ in places:
+            models_of[chip] = models_of.get(chip, 0) + 1
         medians = {}
-        for (gpu, model), pair_places in places.items():
-            errors = self._errors(pair_places)[[len(gpus_of[self._rows[place].series]) > 1 for place in pair_places]]
-            if models_of[gpu] > 1 and len(errors):
-                medians[gpu, model] = math.exp(float(np.median(np.abs(errors)))) - 1
+        for (chip, model), pair_places in places.items():
+            if models_of[chip] > 1:
+                rows = [self._rows[place] for place in pair_places]
+                slopes = [self._slope(row) * math.exp(-error) for row, error in zip(rows, self._errors(pair_places), strict=True)]
+                logs = [
+                    abs(math.log((row.seconds + (slope - self._slope(row)) * row.batch) / row.seconds))
+                    for row, slope in zip(rows, slopes, strict=True)
+                    if len(chips_of[row.series]) > 1
+                ]
+                if logs:
+                    medians[chip, model] = math.exp(statistics.median(logs)) - 1
         return medians
 
     def _errors(self, places: list[int]) -> NDArray[np.float64]:
@@ -116,8 +151,27 @@ class Law:
         block = np.eye(len(places)) - self._shares[places] @ self._weighted[places].T
         return np.asarray(np.linalg.solve(block, self._residuals[places]) / self._roots[places])
 
-    def error(self, model: str) -> tuple[float, int]:
+    def pair_error(self, model: str) -> tuple[float, int]:
         """The relative error that covers the share `COVERED` of the left-out pairs (of this model if it has enough), and their number."""
         of_model = [error for (_, name), error in self.left_out_errors.items() if name == model]
         errors = of_model if len(of_model) >= ENOUGH else list(self.left_out_errors.values())
-        return (float(np.quantile(errors, COVERED)), len(errors)) if errors else (math.inf, 0)
+        return _covering(errors), len(errors)
+
+    @cached_property
+    def twin_error(self) -> float:
+        """The relative error that covers the share `COVERED` of the left-out series of cards whose chip was measured."""
+        return _covering(self.twin_errors)
+
+    def shape_error(self, model: str) -> float:
+        """The relative error that covers the share `COVERED` of the left-out curves: the error of a batch size that was not measured."""
+        return self._shape_errors[self.fixed.has_curves(model)]
+
+    @cached_property
+    def _shape_errors(self) -> tuple[float, float]:
+        """The errors of models without curves and with curves."""
+        without, having = (self.fixed.left_out_errors(without_model=without_model) for without_model in (True, False))
+        return _covering(without), _covering(having)
+
+
+def _covering(errors: list[float]) -> float:
+    return float(np.quantile(errors, COVERED)) if errors else math.inf

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from hetsim import checks
-from hetsim.catalogue.tables import PRECISIONS, Catalogue, Gpu, MeasuredStep, Model, Named, Source, shipped_catalogue
+from hetsim.catalogue.tables import OWN, PRECISIONS, Catalogue, Gpu, MeasuredStep, Model, Named, Source, shipped_catalogue
 
 MAX_BYTES = 1_000_000
 EXAMPLE = "rows: [{gpu: rtx3090, model: my-net, precision: amp, batch: 32, seconds: 0.14, how: by hand}]"
@@ -25,7 +25,7 @@ def catalogue_of(file: Any) -> Catalogue:
         raise ValueError(f"the catalogue's file must be the name of a .yaml file, not {checks.shown(file)}")
     gpus, models, rows = _parse_tables(read_file(Path(file)))
     base = shipped_catalogue()
-    source = Source("own", "own", f"your own rows in {Path(file).name}", "", "", "", "yours", "as each row says")
+    source = Source(OWN, OWN, "", f"your own rows in {Path(file).name}", "", "", "", "yours", "as each row says")
     return Catalogue(
         {**base.gpus, **{gpu.name: gpu for gpu in gpus}},
         {**base.models, **{model.name: model for model in models}},
@@ -95,7 +95,7 @@ def _parse_row(key: str, config: Any) -> MeasuredStep:
     entry = checks.mapping(key, config, required=("gpu", "model", "precision", "batch", "seconds"), optional=("how",), example=EXAMPLE)
     precision = checks.choice(f"{key}.precision", entry["precision"], PRECISIONS)
     batch, seconds = checks.whole(f"{key}.batch", entry["batch"]), checks.seconds(f"{key}.seconds", entry["seconds"])
-    return MeasuredStep(str(entry["gpu"]).lower(), str(entry["model"]).lower(), precision, batch, seconds, "own", str(entry.get("how", "")))
+    return MeasuredStep(str(entry["gpu"]).lower(), str(entry["model"]).lower(), precision, batch, seconds, OWN, str(entry.get("how", "")))
 
 
 def add_steps(file: Path, gpu: str, model: str, parameters: int, precision: str, steps: Mapping[int, float], how: str) -> dict[str, Any]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from hetsim.catalogue.tables import Catalogue, Gpu, MeasuredStep, Model
-from hetsim.catalogue.times import Choice
+from hetsim.catalogue.tables import OWN, Catalogue, Gpu, MeasuredStep, Model
+from hetsim.catalogue.times import SPREAD, Choice
 
 
 def align_columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
@@ -17,21 +17,39 @@ def align_columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 def gpu_cells(catalogue: Catalogue, gpus: Sequence[Gpu]) -> list[list[str]]:
     """The heads, and a row for each GPU."""
-    cells = [["GPU", "also", "what it is", "memory", "inside a machine", "models measured"]]
+    cells = [
+        ["GPU", "also", "what it is", "chip", "memory", "inside a machine", "TFLOP/s fp32, tf32, 16 bit", "memory GB/s", "models measured"]
+    ]
     for gpu in gpus:
         models = {row.model for row in catalogue.rows if row.gpu == gpu.name}
         inside = "" if gpu.inside is None else f"{gpu.inside / 1e9:g} GB/s, {gpu.link}"
-        cells.append([gpu.name, " ".join(gpu.aliases), gpu.title, _gigabytes(gpu.memory_bytes), inside, str(len(models))])
+        peaks = ", ".join("–" if peak is None else f"{peak / 1e12:g}" for peak in (gpu.fp32_flops, gpu.tf32_flops, gpu.half_flops))
+        bandwidth = "" if gpu.bandwidth is None else f"{gpu.bandwidth / 1e9:g}"
+        memory = _gigabytes(gpu.memory_bytes)
+        cells.append([gpu.name, " ".join(gpu.aliases), gpu.title, gpu.die, memory, inside, peaks, bandwidth, str(len(models))])
     return cells
 
 
 def model_cells(catalogue: Catalogue, models: Sequence[Model]) -> list[list[str]]:
     """The heads, and a row for each model."""
-    cells = [["model", "also", "what it is", "a sample is", "parameters", "size from", "GPUs measured"]]
+    cells = [["model", "also", "what it is", "a sample is", "parameters", "size from", "GFLOP a sample", "FLOPs from", "GPUs measured"]]
     for model in models:
         gpus = {row.gpu for row in catalogue.rows if row.model == model.name}
         size = "" if model.parameters is None else f"{model.parameters / 1e6:.4g} M"
-        cells.append([model.name, " ".join(model.aliases), model.title, model.sample, size, model.parameters_from, str(len(gpus))])
+        flops = "" if model.flops is None else f"{model.flops / 1e9:.4g}"
+        cells.append(
+            [
+                model.name,
+                " ".join(model.aliases),
+                model.title,
+                model.sample,
+                size,
+                model.parameters_from,
+                flops,
+                model.flops_from,
+                str(len(gpus)),
+            ]
+        )
     return cells
 
 
@@ -57,16 +75,27 @@ def source_lines(catalogue: Catalogue, names: Sequence[str]) -> Iterator[str]:
 
 
 def pair_lines(choice: Choice, gpu: Gpu, model: Model, precision: str | None) -> Iterator[str]:
-    """The times that a simulation uses for this pair, and their sources."""
-    (times,) = choice.times([gpu.name], model.name, precision)
-    yield str(times)
-    yield "samples: ms  " + ", ".join(f"{batch}: {1000 * seconds:.4g}" for batch, seconds in times.table)
-    yield "at most      " + ("unknown" if times.max_samples is None else f"{times.max_samples} samples, by the largest batches that fit")
+    """The times that a simulation uses for this pair, and their sources. Raises ValueError if there are neither times nor measurements."""
+    rows = [row for row in choice.catalogue.rows if (row.gpu, row.model) == (gpu.name, model.name)]
+    sources = []
+    try:
+        (times,) = choice.times([gpu.name], model.name, precision)
+    except ValueError as error:
+        if not rows:
+            raise
+        yield str(error)
+    else:
+        sources.append(times.series[0])
+        yield str(times)
+        yield "samples: ms  " + ", ".join(f"{batch}: {1000 * seconds:.4g}" for batch, seconds in times.table)
+        bound = "unknown" if times.max_samples is None else f"{times.max_samples} samples, by the largest published batches and its memory"
+        yield f"at most      {bound}"
+        if times.series[0] != OWN:
+            yield f"your program {SPREAD}"
     if gpu.url:
         yield f"{_gigabytes(gpu.memory_bytes)} of memory, {(gpu.inside or 0) / 1e9:g} GB/s by {gpu.link}: {gpu.source}, {gpu.url}"
-    rows = [row for row in choice.catalogue.rows if (row.gpu, row.model) == (gpu.name, model.name)]
     yield ""
-    yield from measured_lines(choice.catalogue, rows) if rows else source_lines(choice.catalogue, [times.series[0]])
+    yield from measured_lines(choice.catalogue, rows) if rows else source_lines(choice.catalogue, sources)
 
 
 def _gigabytes(size: float | None) -> str:

@@ -13,13 +13,20 @@ from hetsim.catalogue import names
 
 COLUMNS = {
     "measured": ("gpu", "model", "precision", "batch", "seconds", "source", "system"),
-    "models": ("name", "title", "aliases", "sample", "parameters", "parameters_from"),
-    "gpus": ("name", "title", "aliases", "memory_gb", "inside_gb_per_second", "link", "source", "url"),
-    "sources": ("name", "family", "title", "url", "commit", "date", "licence", "how"),
+    "models": ("name", "title", "aliases", "sample", "parameters", "parameters_from", "flops", "flops_from"),
+    "gpus": (
+        *("name", "title", "aliases", "chip", "memory_gb", "inside_gb_per_second", "link"),
+        *("fp32_tflops", "tf32_tflops", "half_tflops", "bandwidth_gb_per_second", "source", "url"),
+    ),
+    "sources": ("name", "family", "traits", "title", "url", "commit", "date", "licence", "how"),
 }
 PRECISIONS = ("fp32", "amp", "fp16")
 BYTES_PER_PARAMETER = 4
 """The bytes of a parameter in a gradient. PyTorch's DDP reduces float32 gradients of master weights in all three precisions."""
+FITS, SHARDED, PURE_HALF, SUPERSEDED = "fits", "sharded", "pure-half", "superseded"
+"""Traits of sources: batches up to the largest that fit; states sharded (FSDP); no float32 copy of the weights; a newer one exists."""
+OWN = "own"
+"""The source of the user's own rows."""
 
 
 @dataclass(frozen=True)
@@ -29,10 +36,18 @@ class Gpu:
     name: str
     title: str
     aliases: tuple[str, ...] = ()
+    chip: str = ""
+    """GPUs of one chip differ only in memory, clock and power. Empty for a chip of its own."""
     memory_bytes: float | None = None
     inside: float | None = None
     """The rate at which it sends to other GPUs in its machine, in bytes per second and one direction."""
     link: str = ""
+    fp32_flops: float | None = None
+    tf32_flops: float | None = None
+    half_flops: float | None = None
+    """The peaks in FLOP/s: of float32, of TF32 and of dense 16-bit products that are added in float32."""
+    bandwidth: float | None = None
+    """Bytes per second from and to its memory."""
     source: str = ""
     url: str = ""
 
@@ -41,6 +56,15 @@ class Gpu:
         """The words by which it is known."""
         memory = f"{self.memory_bytes / 1e9:.0f}gb" if self.memory_bytes else ""
         return names.words_of((self.name, *self.aliases), f"{self.title} {self.link.partition(' ')[0]} {memory}")
+
+    @property
+    def die(self) -> str:
+        """The name of its chip."""
+        return self.chip or self.name
+
+    def peak(self, precision: str) -> float | None:
+        """The FLOP/s that no program of this precision exceeds. Programs in fp32 may use TF32."""
+        return self.half_flops if precision != "fp32" else max(filter(None, (self.fp32_flops, self.tf32_flops)), default=None)
 
 
 @dataclass(frozen=True)
@@ -54,6 +78,9 @@ class Model:
     parameters_from: str = ""
     aliases: tuple[str, ...] = ()
     """Names that other programs and people use, besides spellings of `name` with other separators."""
+    flops: float | None = None
+    """The FLOPs of a training step for one sample, forward and backward; None if unknown."""
+    flops_from: str = ""
 
 
 @dataclass(frozen=True)
@@ -63,6 +90,7 @@ class Source:
     name: str
     family: str
     """Sources of one family run the same programs."""
+    traits: str
     title: str
     url: str
     commit: str
@@ -105,6 +133,11 @@ class Catalogue:
         """The GPU with this name, in any usual spelling (`hetsim.catalogue.names`). Raises ValueError if the catalogue does not have it."""
         return self.gpus[names.name_of_gpu(name, {gpu.name: gpu.words for gpu in self.gpus.values()})]
 
+    def peak_share(self, row: MeasuredStep) -> float:
+        """The FLOP/s of a step, divided by those of its GPU's data sheet; 0 if one of them is unknown."""
+        flops, peak = self.models[row.model].flops, self.gpus[row.gpu].peak(row.precision)
+        return row.batch * flops / row.seconds / peak if flops and peak else 0.0
+
     def model(self, name: str) -> Model:
         """The model with this name, in any usual spelling. Raises ValueError if the catalogue does not have it."""
         return self.models[names.name_of_model(name, {model.name: model.aliases for model in self.models.values()})]
@@ -118,14 +151,30 @@ def shipped_catalogue() -> Catalogue:
             row["name"],
             row["title"],
             tuple(row["aliases"].split()),
+            row["chip"],
             _number(row["memory_gb"], 1e9),
             _number(row["inside_gb_per_second"], 1e9),
-            *(row[name] for name in COLUMNS["gpus"][5:]),
+            row["link"],
+            _number(row["fp32_tflops"], 1e12),
+            _number(row["tf32_tflops"], 1e12),
+            _number(row["half_tflops"], 1e12),
+            _number(row["bandwidth_gb_per_second"], 1e9),
+            row["source"],
+            row["url"],
         )
         for row in _read("gpus")
     ]
     models = [
-        Model(**{**row, "aliases": tuple(row["aliases"].split()), "parameters": int(row["parameters"]) if row["parameters"] else None})  # type: ignore[arg-type]
+        Model(
+            row["name"],
+            row["title"],
+            row["sample"],
+            int(row["parameters"]) if row["parameters"] else None,
+            row["parameters_from"],
+            tuple(row["aliases"].split()),
+            _number(row["flops"], 1),
+            row["flops_from"],
+        )
         for row in _read("models")
     ]
     sources = [Source(**row) for row in _read("sources")]

@@ -32,7 +32,7 @@ def test_names_become_what_was_published() -> None:
 
     assert [node.table[0] for node in cluster.nodes[:3]] == [(20, 0.148614), (20, 0.148614), (20, 0.14741)]
     assert cluster.nodes[0].uplink_bytes_per_second == 300e9
-    assert cluster.nodes[5].max_samples == 288
+    assert cluster.nodes[5].max_samples == 283
     assert cluster.nodes[5].cost_per_hour == 0.5
     assert found["workload"] == {"num_parameters": 25_557_032, "bytes_per_parameter": 4}
 
