@@ -1,8 +1,8 @@
 """Batch curves of a GPU: measured points, or a straight line if only one batch size was measured or estimated.
 
 A line has a fixed part in seconds, for launches and the host, and seconds per sample. The fixed part is that of the program's own curves of
-the model, else of all curves of the model, else of all models. No fixed part is longer than the model's quickest published step. If one GPU
-is left out, such a part predicts its curve better than a share of the seconds at the largest batch (`benchmarks/catalogue.py`).
+the model, else of all curves of the model, else of all models. That of another program is at most the model's quickest published step. If a
+GPU is left out, such a part predicts its curve better than a share of the seconds at the largest batch (`benchmarks/catalogue.py`).
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class FixedParts:
 
     def __init__(self, rows: Sequence[MeasuredStep]) -> None:
         self.curves = curves(rows)
-        self._parts = {key: fixed_part(curve) for key, curve in self.curves.items()}
+        self.of_curves = {key: fixed_part(curve) for key, curve in self.curves.items()}
         self._quickest: dict[str, dict[str, float]] = {}
         for row in rows:
             of_model = self._quickest.setdefault(row.model, {})
@@ -85,15 +85,17 @@ class FixedParts:
             without_gpu: a GPU whose curves and steps are left out.
             without_model: whether the model's curves are left out.
         """
-        parts = {key: part for key, part in self._parts.items() if key[0] != without_gpu and not (without_model and key[2] == model)}
+        parts = {key: part for key, part in self.of_curves.items() if key[0] != without_gpu and not (without_model and key[2] == model)}
         of_model = {key: part for key, part in parts.items() if key[2] == model}
         of_source = [part for key, part in of_model.items() if key[1] == source]
         quickest = min((seconds for gpu, seconds in self._quickest.get(model, {}).items() if gpu != without_gpu), default=math.inf)
-        return min(statistics.median(of_source or of_model.values() or _median_by_model(parts) or [0.0]), quickest)
+        if of_source:
+            return statistics.median(of_source)
+        return min(statistics.median(of_model.values() or _median_by_model(parts) or [0.0]), quickest)
 
     def has_curves(self, model: str) -> bool:
         """Whether a curve of this model was measured."""
-        return any(key[2] == model for key in self._parts)
+        return any(key[2] == model for key in self.of_curves)
 
     def left_out_errors(self, *, without_model: bool) -> list[float]:
         """For each curve, the median relative error of the line through its largest batch, by the curves of other GPUs (and models).

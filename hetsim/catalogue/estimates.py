@@ -4,8 +4,8 @@ The law is additive in logarithms, fitted by ridge regression to all rows:
 
     log (seconds − fixed part) / batch = card + chip + pair of chip and model + series
 
-The fixed part is that of the model's measured batch curves (`curves`), so it does not grow with the batches that large GPUs were measured
-with. Cards of one chip differ by a factor: the median ratio in the series that measured both, or that of their float32 peaks.
+The fixed part is that of the GPU's own batch curve, or else of the model's (`curves`), so it does not grow with the batches that large GPUs
+were measured with. Cards of one chip differ by a factor: the median ratio in the series that measured both, or that of their float32 peaks.
 
 The errors are measured by leaving out all rows of a pair of chip and model, in any precision and from any source, and by leaving out each
 series of a card whose chip was measured by the same series.
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
 from functools import cached_property
 
 import numpy as np
@@ -56,9 +57,7 @@ class Law:
         for place, effects in enumerate(entries):
             matrix[place, effects] = 1.0
         logs = np.array([math.log(self._slope(row) / self.card_factors[row.gpu]) for row in rows])
-        numbers: dict[tuple[str, ...], int] = {}
-        for row in rows:
-            numbers[row.gpu, *row.series] = numbers.get((row.gpu, *row.series), 0) + 1
+        numbers = Counter((row.gpu, *row.series) for row in rows)
         self._roots = np.sqrt([1 / numbers[row.gpu, *row.series] for row in rows])
         self._weighted = self._roots[:, None] * matrix
         inverse = np.linalg.inv(self._weighted.T @ self._weighted + np.diag([RIDGE[effect[0]] for effect in columns]))
@@ -67,7 +66,8 @@ class Law:
         self._residuals = self._roots * logs - self._weighted @ self._solved
 
     def _slope(self, row: MeasuredStep) -> float:
-        return seconds_per_sample(row.batch, row.seconds, self._fixed[row.series])
+        own_part = self.fixed.of_curves.get((row.gpu, *row.series))
+        return seconds_per_sample(row.batch, row.seconds, self._fixed[row.series] if own_part is None else own_part)
 
     def _effects(self, row: MeasuredStep) -> tuple[Effect, ...]:
         chip = self._gpus[row.gpu].die
@@ -79,11 +79,8 @@ class Law:
         return self._fixed[row.series] + math.exp(log) * self.card_factors[row.gpu] * row.batch
 
     def _card_factors(self) -> dict[str, float]:
-        numbers: dict[str, int] = {}
-        for row in self._rows:
-            numbers[row.gpu] = numbers.get(row.gpu, 0) + 1
         first: dict[str, str] = {}
-        for name in sorted(numbers, key=lambda name: -numbers[name]):
+        for name, _ in Counter(row.gpu for row in self._rows).most_common():
             first.setdefault(self._gpus[name].die, name)
         factors = {}
         for name, gpu in self._gpus.items():
@@ -129,17 +126,13 @@ class Law:
             chip = self._gpus[row.gpu].die
             places.setdefault((chip, row.model), []).append(place)
             chips_of.setdefault(row.series, set()).add(chip)
-        models_of: dict[str, int] = {}
-        for chip, _ in places:
-            models_of[chip] = models_of.get(chip, 0) + 1
+        models_of = Counter(chip for chip, _ in places)
         medians = {}
         for (chip, model), pair_places in places.items():
             if models_of[chip] > 1:
-                rows = [self._rows[place] for place in pair_places]
-                slopes = [self._slope(row) * math.exp(-error) for row, error in zip(rows, self._errors(pair_places), strict=True)]
                 logs = [
-                    abs(math.log((row.seconds + (slope - self._slope(row)) * row.batch) / row.seconds))
-                    for row, slope in zip(rows, slopes, strict=True)
+                    abs(math.log((self._fixed[row.series] + self._slope(row) * math.exp(-error) * row.batch) / row.seconds))
+                    for row, error in zip((self._rows[place] for place in pair_places), self._errors(pair_places), strict=True)
                     if len(chips_of[row.series]) > 1
                 ]
                 if logs:

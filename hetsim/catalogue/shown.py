@@ -26,7 +26,19 @@ def gpu_cells(catalogue: Catalogue, gpus: Sequence[Gpu]) -> list[list[str]]:
         peaks = ", ".join("–" if peak is None else f"{peak / 1e12:g}" for peak in (gpu.fp32_flops, gpu.tf32_flops, gpu.half_flops))
         bandwidth = "" if gpu.bandwidth is None else f"{gpu.bandwidth / 1e9:g}"
         memory = _gigabytes(gpu.memory_bytes)
-        cells.append([gpu.name, " ".join(gpu.aliases), gpu.title, gpu.die, memory, inside, peaks, bandwidth, str(len(models))])
+        cells.append(
+            [
+                gpu.name,
+                " ".join(gpu.aliases),
+                gpu.title,
+                gpu.chip if gpu.chip != gpu.name else "",
+                memory,
+                inside,
+                peaks,
+                bandwidth,
+                str(len(models)),
+            ]
+        )
     return cells
 
 

@@ -195,7 +195,8 @@ class Choice:
         densities = [row.batch / rooms[name] for name, row in largest.items() if rooms[name] > 0]
         if not measured and room <= 0:
             return 0
-        return max(measured, int(room * statistics.median(densities))) if densities else None
+        least = 0 if fitting else 1  # other sources may have stopped before the largest batch
+        return max(measured, least, int(room * statistics.median(densities))) if densities else None
 
     def _states(self, source: str, model: str) -> float:
         """The bytes of a model's weights, gradients and AdamW's states."""

@@ -43,8 +43,9 @@ FRESH_SEEDS = 3
 
 
 def by_time(*words: str) -> AdviceFindings:
-    """An advice on the cluster with a slow node, by time alone."""
-    return advice(asked(["cluster=mixed4", SLOW_NODE, FREE, *PHANTOM, *words], None), Here(), lambda _: None)
+    """An advice on the cluster with a slow node, or with the nodes of these words, by time alone."""
+    nodes = [] if any(word.startswith("cluster.nodes=") for word in words) else [SLOW_NODE]
+    return advice(asked(["cluster=mixed4", *nodes, FREE, *PHANTOM, *words], None), Here(), lambda _: None)
 
 
 def test_plain_ddp_has_equal_batches_whatever_all_candidates_have() -> None:
@@ -118,7 +119,7 @@ def test_what_a_calibration_leaves_open_widens_the_seconds() -> None:
 
 
 def test_what_is_doubtful_about_the_times_is_told() -> None:
-    """A calibration that is not trustworthy, and shares that are smaller than each measured batch."""
+    """A calibration that is not trustworthy, and shares that are smaller or larger than each measured batch."""
     held = (
         "+cluster.calibrated={date: '2026-01-01', machine: x86_64, workload: phantom, num_parameters: 1000, samples: [1, 120], "
         "dtype: float32, torch: 2.11.0, threads: 1, device: cpu, error: 0.25, doubts: [ssgd was off]}"
@@ -126,11 +127,13 @@ def test_what_is_doubtful_about_the_times_is_told() -> None:
     table = "cluster.nodes=[{count: 4, table: [[MIN, 1e-2], [128, 2e-2]], seconds_per_update: 0}]"
     doubtful = by_time("method=ssgd", "allocation=even", held)
     few, enough = (by_time("method=ssgd", "allocation=even", table.replace("MIN", str(least))) for least in (64, 30))
+    many = by_time("method=ssgd", "allocation=even", table.replace("MIN", "8").replace("128", "16"))
 
     assert doubtful.remarks[0].startswith("the calibration is not trustworthy: ssgd was off")
     said = "nodes 0 to 3 would take as few as 30 samples, fewer than measured (64): "
     assert sum(remark.startswith(said) for remark in few.remarks) == 1
-    assert not any("fewer than measured" in remark for remark in (*enough.remarks, *doubtful.remarks))
+    assert not any("than measured" in remark for remark in (*enough.remarks, *doubtful.remarks))
+    assert any(remark.startswith("nodes 0 to 3 would take as many as 30 samples, more than measured (16): ") for remark in many.remarks)
 
 
 def test_the_end_of_a_run_is_no_longer_in_a_longer_one() -> None:

@@ -111,12 +111,13 @@ def test_leaving_out_is_fitting_without() -> None:
 
 
 def test_a_single_point_is_on_a_line_with_the_fixed_part_of_other_curves() -> None:
-    """On the other GPU 1 s is fixed, so it is here; no longer than the quickest step of the model."""
+    """On the other GPU 1 s is fixed, so it is here; for other programs no longer than the quickest step of the model."""
     known = [MeasuredStep("a", "m", "fp32", batch, 1.0 + 0.4 * batch, "lab", "") for batch in (1, 5, 10)]
     quick = MeasuredStep("c", "m", "fp32", 10, 0.5, "other", "")
 
     assert curves.FixedParts(known).seconds("lab", "m") == pytest.approx(1.0)
-    assert curves.FixedParts([*known, quick]).seconds("lab", "m") == pytest.approx(0.5)
+    assert curves.FixedParts([*known, quick]).seconds("lab", "m") == pytest.approx(1.0)
+    assert curves.FixedParts([*known, quick]).seconds("other", "m") == pytest.approx(0.5)
     assert curves.line(10, 3.0, 1.0) == ((1, pytest.approx(1.2)), (10, 3.0))
     assert curves.line(10, 3.0, 5.0) == ((1, pytest.approx(2.73)), (10, 3.0))
 

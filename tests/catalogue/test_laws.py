@@ -105,6 +105,14 @@ def test_memory_bounds_a_batch(gpu: str, model: str, precision: str, most: int) 
     assert 1 <= (times.max_samples or 0) <= most
 
 
+def test_a_source_that_may_have_stopped_early_refuses_no_card() -> None:
+    """GPT-2 large has 12.4 GB of states. Four samples on 80 GB do not show that none fits into 24 GB."""
+    times = ALL["rtx3090", "gpt2-large", "fp32"]
+
+    assert times is not None
+    assert times.max_samples == 1
+
+
 def test_one_point_is_not_a_curve() -> None:
     """Only measured curves of the card itself have no error. The others print theirs."""
     for times in filter(None, ALL.values()):
