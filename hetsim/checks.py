@@ -26,6 +26,8 @@ MOST = 10**15
 
 def number(key: str, value: Any, *, zero: bool = False) -> float:
     """A finite number above zero, or of at least zero with `zero`."""
+    if value == "???":  # as OmegaConf writes what is to be filled in
+        raise ValueError(f"{key} is missing: give it a value")
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"{key} must be a number, not {shown(value)}")
     if not finite(value) or value < 0 or (value == 0 and not zero):

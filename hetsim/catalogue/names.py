@@ -67,7 +67,7 @@ def name_of_gpu(text: str, gpus: Mapping[str, GpuWords]) -> str:
     if len(words) < len([word for word in _split(str(text)) if word not in SILENT]):
         raise ValueError(f"{checks.shown(text)} is no GPU of the catalogue: it has a word twice")
     exact = [name for name, gpu in gpus.items() if words and words in gpu.names]
-    fitting = exact or [name for name, gpu in gpus.items() if gpu.chip <= words <= gpu.every and words]
+    fitting = exact or fitting_gpus(str(text), gpus)
     usual = [name for name in fitting if _chip(words) in gpus[name].names]
     if len(fitting) > 1 and len(usual) != 1:
         raise ValueError(f"{checks.shown(text)} may be {' or '.join(fitting)}: name one of them")
@@ -76,6 +76,12 @@ def name_of_gpu(text: str, gpus: Mapping[str, GpuWords]) -> str:
     same_chip = [name for name, gpu in gpus.items() if gpu.chip == _chip(words) & gpu.chip != frozenset() and _is_variant(words, gpu)]
     others = f", which has {', '.join(same_chip)}" if same_chip else ""
     raise ValueError(f"{checks.shown(text)} is no GPU of the catalogue{others}: {DESCRIBE}")
+
+
+def fitting_gpus(text: str, gpus: Mapping[str, GpuWords]) -> list[str]:
+    """The GPUs whose chip this text names, and of which it says nothing else."""
+    words = _words(text)
+    return [name for name, gpu in gpus.items() if words and gpu.chip <= words <= gpu.every]
 
 
 def _is_variant(words: frozenset[str], gpu: GpuWords) -> bool:

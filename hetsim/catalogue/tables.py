@@ -138,6 +138,10 @@ class Catalogue:
         flops, peak = self.models[row.model].flops, self.gpus[row.gpu].peak(row.precision)
         return row.batch * flops / row.seconds / peak if flops and peak else 0.0
 
+    def cards(self, name: str) -> list[str]:
+        """The GPUs that this name fits, such as all with an A100."""
+        return names.fitting_gpus(name, {gpu.name: gpu.words for gpu in self.gpus.values()})
+
     def model(self, name: str) -> Model:
         """The model with this name, in any usual spelling. Raises ValueError if the catalogue does not have it."""
         return self.models[names.name_of_model(name, {model.name: model.aliases for model in self.models.values()})]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 from hetsim import checks
+from hetsim.catalogue.inventory import inventory
 from hetsim.catalogue.names import DESCRIBE
 from hetsim.catalogue.own import catalogue_of
 from hetsim.catalogue.shown import align_columns, gpu_cells, measured_lines, model_cells, pair_lines
@@ -15,7 +17,7 @@ from hetsim.runtime.output import outlive_readers
 
 ABOUT = """Look up published training step times of GPUs, which cluster.machines and hetsim-advise use by name. Without words, list all GPUs
 and models. With a GPU and a model, show the step times that a simulation uses, measured or estimated, with all sources. With one of them,
-show its measurements. With any other word, search the names."""
+show its measurements. With any other word, search the names. --from prints the machines of a cluster from what its tools print."""
 MAX_WORDS = 8
 """The most words that are one name."""
 
@@ -25,10 +27,22 @@ def main() -> None:
     outlive_readers("hetsim-catalogue")
     parser = Parser(prog="hetsim-catalogue", description=ABOUT)
     parser.add_argument("words", nargs="*", metavar="WORD", help="a GPU, a model, a precision (fp32, amp, fp16), or part of a name")
+    parser.add_argument(
+        "--from",
+        dest="inventory",
+        nargs="+",
+        type=Path,
+        metavar="FILE",
+        help="print the machines that these files describe: the output of nvidia-smi -L, of sinfo, or of kubectl get nodes -o json",
+    )
     parser.add_argument("--file", metavar="FILE.yaml", help="add your own measured rows (docs/reference/catalogue.md)")
     arguments = parser.parse_args()
     with command(parser.prog):
-        print(printable_lines(answered(catalogue_of(arguments.file), arguments.words)))
+        catalogue = catalogue_of(arguments.file)
+        if arguments.inventory and arguments.words:
+            raise ValueError(f"--from prints machines, and {arguments.words[0]} is to be looked up: leave one of them out")
+        lines = inventory(arguments.inventory, catalogue) if arguments.inventory else answered(catalogue, arguments.words)
+        print(printable_lines(lines))
 
 
 def printable_lines(lines: Iterator[str]) -> str:
