@@ -42,6 +42,8 @@ SPLIT = ("ssgd", "ddp", "asgd", "fedbuff", "local_sgd", "pipe_sgd")
 """Methods that take equal batches, and are tried with other splits."""
 SPLITS = ("dbs", "lb_bsp", "optperf", "static")
 BATCHES, EPOCHS = 4, 3
+SAVES = 0.95
+"""Without some of several equal nodes, a candidate counts only if it takes less than this share of its time with or without all of them."""
 MOST_SETS = 64
 """Sets of nodes of a cluster; one with more is drawn again."""
 
@@ -221,6 +223,7 @@ def compared(
     times = {
         (key, tuple(out)): seconds(made, cluster, out, num_parameters, batch_size, longer) for out in sets for key, made in every.items()
     }
+    times = {key: time for key, time in times.items() if together(cluster, key[1]) or time < SAVES * least_together(cluster, times, key[0])}
     alike = {key: time for key, time in times.items() if key[0][0] in (*SYNCHRONOUS, "hetgrad", "optperf")}
     ratios, advised = [], []
     for row, known in ((found.rows[0], times), (found.alike, alike)):
@@ -232,6 +235,19 @@ def compared(
         ratios.append(took / known[best])
         advised.append(f"{ratios[-1]:6.4f} {its.label} | {best[0][0]} {best[0][1] or ''} without {list(best[1])}")
     return ratios, f"{cluster.num_workers:3} nodes {len(times):6} candidates   {'   '.join(advised)}"
+
+
+def together(cluster: Cluster, left_out: Sequence[int]) -> bool:
+    """Whether no node that stays equals one that is left out."""
+    stay = [node for rank, node in enumerate(cluster.nodes) if rank not in left_out]
+    return not any(cluster.nodes[rank] == node for rank in left_out for node in stay)
+
+
+def least_together(
+    cluster: Cluster, times: Mapping[tuple[tuple[str, str | None], tuple[int, ...]], float], key: tuple[str, str | None]
+) -> float:
+    """What this candidate takes at least if equal nodes stay together."""
+    return min(time for (its, out), time in times.items() if its == key and together(cluster, out))
 
 
 def judge(which: Sequence[str]) -> None:

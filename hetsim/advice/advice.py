@@ -19,6 +19,7 @@ from hetsim.advice.decision import (
     step_parts,
     unmeasured_remark,
     what_to_do,
+    why_some,
 )
 from hetsim.advice.progress import Progress, StoppedEarly
 from hetsim.advice.question import BASELINE, AdviceQuestion
@@ -307,7 +308,11 @@ def _advice(
         remarks.append(few)
     if experiment.cluster.calibrated is not None and (doubts := experiment.cluster.calibrated.doubtful) is not None:
         remarks.insert(0, doubts)
-    sentence = _sentence(question, recommended, timed_even, timed, goal)
+    sentence = _sentence(timing, recommended, timed_even, timed, goal)
+    if (least := timing.least_step_of_all.get(replace(recommended.candidate, factor=1.0))) is not None:
+        sentence += f" {why_some(least)}"
+    if timing.doubt is not None:
+        sentence = f"{timing.doubt[0].upper()}{timing.doubt[1:]}: {sentence[0].lower()}{sentence[1:]}"
     if (faster := _faster_row(best, recommended)) is not None:
         sentence += f" {faster.candidate.label} is faster still, {faster.gain.mean:.3g} times, but trains differently."
     return AdviceFindings(
@@ -344,9 +349,9 @@ def _faster_row(best: AdviceRow, recommended: AdviceRow) -> AdviceRow | None:
     return best if gains[0] is not None and gains[1] is not None and gains[1] > CLEARLY * gains[0] else None
 
 
-def _sentence(question: AdviceQuestion, best: AdviceRow, even: CandidateTimes, timed: Sequence[CandidateTimes], goal: Goal | None) -> str:
+def _sentence(timing: Timing, best: AdviceRow, even: CandidateTimes, timed: Sequence[CandidateTimes], goal: Goal | None) -> str:
     """The recommendation, its gain over plain DDP, and the reason."""
-    experiment, candidate = question.experiment, best.candidate
+    experiment, candidate = timing.question.experiment, best.candidate
     order = what_to_do(candidate, experiment.cluster)
     gain = f"{best.gain.mean:.3g} times" if best.gain.mean is not None else ""
     to_goal = "" if goal is None else f" to {goal}"
@@ -354,15 +359,12 @@ def _sentence(question: AdviceQuestion, best: AdviceRow, even: CandidateTimes, t
     if best.gain.mean is None or best.gain.mean < CLEARLY:
         return f"{order[0].upper()}{order[1:]}: nothing here is clearly faster than plain DDP{on_all}."
     times = next((entry for entry in timed if entry.candidate.label == candidate.label), None)
-    ddp_step = step_parts(_step(question, even), even.outcome.numbers["per_worker"])
-    step = step_parts(_step(question, times), times.outcome.numbers["per_worker"]) if times is not None and candidate.synchronous else None
+    ddp_step = step_parts(timing.step_seconds(even), even.outcome.numbers["per_worker"])
+    step = (
+        step_parts(timing.step_seconds(times), times.outcome.numbers["per_worker"]) if times is not None and candidate.synchronous else None
+    )
     why = gain_reason(candidate, experiment.cluster, ddp_step, step)
     return f"{order[0].upper()}{order[1:]}: {gain} as fast{to_goal} as plain DDP{on_all}, {why}."
-
-
-def _step(question: AdviceQuestion, timed: CandidateTimes) -> float:
-    """The seconds for one global batch of samples."""
-    return question.experiment.batch_size / float(timed.outcome.numbers["samples_per_second"])
 
 
 def _row(

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import product
 from typing import Any
 
@@ -24,8 +25,6 @@ SERVERLESS = (
 """Coordinations without a server."""
 MOST_SETS = 4096
 """The maximum number of sets of nodes that are all tried. Otherwise the rule selects sets."""
-MOST_CLASSES = 8
-"""The maximum number of classes for which the rule leaves out every union."""
 PEERS = 8
 """The number of other nodes to which a node's path is examined, to find slow links."""
 
@@ -113,27 +112,86 @@ class Subsets:
 
     leave_out: tuple[LeaveOut, ...]
     num: int
+    equal: tuple[tuple[int, ...], ...]
+    """The classes of equal nodes (`equal_nodes`)."""
 
     @property
     def all(self) -> bool:
         """Whether all sets are included."""
         return len(self.leave_out) == self.num
 
+    def is_whole(self, leave_out: LeaveOut) -> bool:
+        """Whether equal nodes are left out together or not at all."""
+        out = set(leave_out)
+        return all(out.isdisjoint(ranks) or out.issuperset(ranks) for ranks in self.equal)
+
+    def whole(self, leave_out: LeaveOut) -> tuple[LeaveOut, LeaveOut]:
+        """This set without, and with, the nodes that have equals on the other side; the second one may be all nodes."""
+        out = set(leave_out)
+        smaller = [rank for ranks in self.equal if out.issuperset(ranks) for rank in ranks]
+        larger = [rank for ranks in self.equal if not out.isdisjoint(ranks) for rank in ranks]
+        return tuple(sorted(smaller)), tuple(sorted(larger))
+
+    def whole_neighbours(self, leave_out: LeaveOut) -> Iterator[LeaveOut]:
+        """The sets with one class of equal nodes less, and those with one more."""
+        for ranks in self.equal:
+            changed = set(leave_out).symmetric_difference(ranks)
+            if len(changed) < sum(map(len, self.equal)):
+                yield tuple(sorted(changed))
+
 
 def subsets(cluster: Cluster, *, batch_size: int, nbytes: int) -> Subsets:
-    """The sets of nodes to leave out: all of them up to interchangeable nodes, if at most `MOST_SETS`, else those of `subsets_by_rule`."""
+    """The sets of nodes to leave out: all of them up to interchangeable nodes, if at most `MOST_SETS`.
+
+    Otherwise, all sets of whole classes of equal nodes if these are at most `MOST_SETS`, and those of `subsets_by_rule`.
+    """
     node_classes = classes(cluster)
+    equal = tuple(map(tuple, equal_nodes(cluster)))
     num = math.prod(len(ranks) + 1 for ranks in node_classes) - 1
     if num > MOST_SETS:
-        sets = [(), *subsets_by_rule(cluster, node_classes, batch_size, nbytes)]
-        return Subsets(tuple(dict.fromkeys(sets)), num)
+        sets = [(), *subsets_by_rule(cluster, equal, batch_size, nbytes)]
+        return Subsets(tuple(dict.fromkeys(sets)), num, equal)
     distinct: dict[Any, LeaveOut] = {}
     shape = _shapes(cluster, node_classes)
     for counts in product(*(range(len(ranks), -1, -1) for ranks in node_classes)):
         if any(counts):
             left_out = tuple(sorted(rank for ranks, count in zip(node_classes, counts, strict=True) for rank in ranks[count:]))
             distinct.setdefault(shape(counts), left_out)
-    return Subsets(tuple(distinct.values()), len(distinct))
+    return Subsets(tuple(distinct.values()), len(distinct), equal)
+
+
+def equal_nodes(cluster: Cluster) -> list[list[int]]:
+    """Classes of equal nodes, as ranks: nodes with the same description, faults and place in the network.
+
+    Different racks are one place if they have the same description, nodes and racks inside, and are in one place themselves.
+    """
+    racks, texts = cluster.network.racks, {id(node): repr(replace(node, rack=None)) for node in cluster.nodes}
+    nodes = [(texts[id(node)], repr(cluster.faults.nodes.get(rank))) for rank, node in enumerate(cluster.nodes)]
+    ends = {*map(str, (end for pair in cluster.network.between for end in pair)), f"rack {cluster.server.rack}"}
+    single = {outer for end in ends for outer in _outwards(cluster, end.removeprefix("rack "))}
+    inside: dict[str | None, list[Any]] = {}
+    for rank, node in enumerate(cluster.nodes):
+        inside.setdefault(node.rack, []).append(nodes[rank])
+
+    @cache
+    def content(name: str) -> Any:
+        if name in single:
+            return name
+        within = Counter(content(inner) for inner, rack in racks.items() if rack.within == name)
+        return repr(replace(racks[name], within=None)), frozenset(Counter(inside.get(name, ())).items()), frozenset(within.items())
+
+    members: dict[Any, list[int]] = {}
+    for rank, node in enumerate(cluster.nodes):
+        number = rank if str(rank) in ends else None
+        members.setdefault((nodes[rank], number, *map(content, _outwards(cluster, node.rack))), []).append(rank)
+    return list(members.values())
+
+
+def _outwards(cluster: Cluster, rack: str | None) -> Iterator[str]:
+    """A rack, and the racks around it."""
+    while rack in cluster.network.racks:
+        yield str(rack)
+        rack = cluster.network.racks[str(rack)].within
 
 
 def classes(cluster: Cluster) -> list[list[int]]:
@@ -190,8 +248,8 @@ def _shapes(cluster: Cluster, node_classes: Sequence[Sequence[int]]) -> Callable
     return shape
 
 
-def subsets_by_rule(cluster: Cluster, node_classes: Sequence[Sequence[int]], batch_size: int, nbytes: int) -> Iterator[LeaveOut]:
-    """From very many sets: without the 1, 2, 3, 4, 6, 8, 12 … worst nodes by speed, by link or by both, and without whole classes."""
+def subsets_by_rule(cluster: Cluster, equal: Sequence[Sequence[int]], batch_size: int, nbytes: int) -> Iterator[LeaveOut]:
+    """From very many sets: without the 1, 2, 3, 4, 6, 8, 12 … worst nodes by speed, by link or by both, and without equal nodes."""
     num = cluster.num_workers
     share = max(1, batch_size // num)
     peers = range(0, num, -(-num // PEERS))
@@ -213,10 +271,10 @@ def subsets_by_rule(cluster: Cluster, node_classes: Sequence[Sequence[int]], bat
         for num_far in _counts(num):
             if len(both := {*slowest[:num_slow], *farthest[:num_far]}) < num:
                 yield tuple(sorted(both))
-    if len(node_classes) <= MOST_CLASSES:
-        for kept in product((True, False), repeat=len(node_classes)):
+    if 2 ** len(equal) <= MOST_SETS:
+        for kept in product((True, False), repeat=len(equal)):
             if any(kept):
-                yield tuple(sorted(rank for ranks, stays in zip(node_classes, kept, strict=True) if not stays for rank in ranks))
+                yield tuple(sorted(rank for ranks, stays in zip(equal, kept, strict=True) if not stays for rank in ranks))
 
 
 def _counts(num: int) -> Iterator[int]:

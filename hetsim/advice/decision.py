@@ -103,6 +103,11 @@ def gain_reason(candidate: Candidate, cluster: Cluster, ddp_step: StepParts, ste
     )
 
 
+def why_some(least_step: float) -> str:
+    """Why some of several equal nodes are left out. `least_step` is a bound in seconds for all of them, and for none of them."""
+    return f"Some equal nodes are left out, because a step with all of them or without them takes at least {seconds(least_step)}."
+
+
 def _link(candidate: Candidate, cluster: Cluster) -> str:
     """The slowest link around all nodes, if the candidate's nodes have a faster one, or else the network."""
     (rate, link), (faster, _) = slowest_link(cluster), slowest_link(without(cluster, candidate.leave_out))

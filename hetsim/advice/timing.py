@@ -10,8 +10,11 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import groupby
 
-from hetsim.advice.candidates import Candidate, Subsets, allocation_variants, baseline, classes, neighbours, subsets
+from hetsim.advice.candidates import Candidate, LeaveOut, Subsets, allocation_variants, baseline, classes, neighbours, subsets
+from hetsim.advice.conditions import Conditions, Key
 from hetsim.advice.progress import StoppedEarly
 from hetsim.advice.question import BASELINE, AdviceQuestion
 from hetsim.advice.simulated import SimulatedRun
@@ -19,9 +22,11 @@ from hetsim.advice.simulations import Simulations
 from hetsim.advice.variants import Variant
 from hetsim.catalogue.tables import OWN
 from hetsim.catalogue.times import SPREAD, Times
+from hetsim.cluster.model import Cluster
 from hetsim.cluster.network.changing import changes, seconds_of_changes
 from hetsim.config.methods import FAMILIES
 from hetsim.config.resolved import Named
+from hetsim.results.writing.describe import formatted
 from hetsim.workloads.task import BYTES
 
 STEPS = 20_000
@@ -40,6 +45,8 @@ SLACK = 0.002
 """A smaller saving of time, as a fraction, does not count: that of a set of nodes, or of a split over a simpler one."""
 SIMPLEST = (None, "even", "dbs")
 """The splits of a method, the simplest first: as published, equal, by measured speed. Any other one is less simple."""
+WORTH_SOME = 0.95
+"""Some of several equal nodes are left out only if each step with all of them, and each without them, takes this much longer."""
 AT_ONCE = 4
 """The number of sets of nodes that are simulated before the best time is checked again."""
 MOST_RUNS = 400
@@ -73,6 +80,25 @@ class CandidateTimes:
 
 
 @dataclass
+class Courses:
+    """The runs of a candidate with one seed, in the conditions of the cluster that it has met so far."""
+
+    candidate: Candidate
+    seed: int
+    second: float | None = None
+    """The second whose condition is to be simulated next; None without conditions."""
+    begin: float | None = None
+    """The seconds before the first sample."""
+    answers: dict[Key, tuple[SimulatedRun, str]] = field(default_factory=dict)
+    per_sample: dict[Key, float] = field(default_factory=dict)
+    seconds: float | None = None
+    """The seconds of the whole training, when all its conditions are known."""
+    longest: tuple[SimulatedRun, str] | tuple[()] = ()
+    """The run in the condition in which the training is for longest."""
+    refused: str | None = None
+
+
+@dataclass
 class Timing:
     """The times of candidates on one cluster, and the reasons for missing times."""
 
@@ -88,6 +114,12 @@ class Timing:
     """Sentences on candidates that were not tried, and on what the times leave out."""
     batches: int = 0
     """The number of global batches of a simulated run."""
+    conditions: Conditions | None = None
+    """The conditions of the cluster, if it changes later than in a simulated run; else None."""
+    doubt: str | None = None
+    """Why the times may be wrong, before the recommendation."""
+    least_step_of_all: dict[Candidate, float] = field(default_factory=dict)
+    """For each candidate without some of several equal nodes, a lower bound of its step's seconds with all of them, or without them."""
 
     def __post_init__(self) -> None:
         """Choose the usual number of batches."""
@@ -103,7 +135,7 @@ class Timing:
     def baseline(self) -> CandidateTimes:
         """The time of equal batches. Raises ValueError if they cannot be simulated.
 
-        If the cluster changes later than in a usual run, this run and those of the candidates are longer.
+        If the cluster changes later than in a usual run, all runs are longer, or there is one in each condition of the cluster.
         """
         first = baseline(self.question.even)
         times = self.times([first], seeds=self.seeds)
@@ -111,18 +143,24 @@ class Timing:
             progress = self.processes.progress
             raise ValueError(self.refused[first.label] if progress.reason is None else progress.too_early)
         (even,) = times
-        experiment = self.question.experiment
-        all_batches = math.ceil(self.question.epochs * self.sizes[1] / experiment.batch_size)
-        needed = min(all_batches, seconds_of_changes(experiment.cluster) / even.outcome.numbers["seconds"] * self.batches)
-        if self.batches < needed:
-            self.batches = max(self.batches, math.ceil(min(needed, STEPS / experiment.num_workers)))
+        cluster, most = self.question.experiment.cluster, STEPS / self.question.experiment.num_workers
+        usual, needed = self.batches, self._needed(cluster, even)
+        if needed > max(most, usual) and not (conditions := Conditions.of(cluster)).many and conditions.schedule.changes:
+            self.conditions = conditions
+            needed = self._needed(conditions.schedule.steady(conditions.schedule.at(0.0)[0]), even)
+        self.batches = max(usual, math.ceil(min(needed, most)))
+        if self.batches > usual or self.conditions is not None:
             (even,) = self.times([first], seeds=self.seeds) or times
-            if self.batches < needed:
-                self.remarks.append(
-                    f"the cluster changes over time, and each candidate was simulated for about {even.outcome.numbers['seconds']:.3g} s "
-                    "only: if the cluster changes later, these times are wrong, so simulate the best candidates with hetsim"
-                )
+        if self.batches < needed:
+            self.doubt = f"judged by the first {formatted(even.outcome.numbers['seconds'])} s of a cluster that may change later"
         return even
+
+    def _needed(self, cluster: Cluster, timed: CandidateTimes) -> float:
+        """The number of batches that show how the cluster changes, by the rate of this candidate."""
+        experiment, numbers = self.question.experiment, timed.outcome.numbers
+        all_batches = math.ceil(self.question.epochs * self.sizes[1] / experiment.batch_size)
+        rate: float = numbers["samples_per_second"] / experiment.batch_size
+        return min(all_batches, seconds_of_changes(cluster) * rate)
 
     def search(self) -> list[CandidateTimes]:
         """All candidates that were timed before the search was stopped, the fastest first, with one run each."""
@@ -153,13 +191,34 @@ class Timing:
             pools[family] = [
                 times for times in representatives if times.candidate.method.family == family and not times.candidate.synchronous
             ]
-        best = [self._fastest(name, pool, sets) for name, pool in pools.items() if pool]
-        everywhere = dict.fromkeys(times.candidate.leave_out for times in best)
+        best = [self._fastest(name, pool, sets).candidate.leave_out for name, pool in pools.items() if pool]
+        everywhere = dict.fromkeys(out for some in best for out in (some, *sets.whole(some)) if len(out) < experiment.num_workers)
         fastest: dict[str, CandidateTimes] = {}
         for times in ranking(representatives):
             fastest.setdefault(times.candidate.method.name, times)
         self._single_times(replace(times.candidate, leave_out=out) for times in fastest.values() for out in everywhere)
         self._copy_times(timed)
+        self._drop_unexplained(sets)
+
+    def _drop_unexplained(self, sets: Subsets) -> None:
+        """Drop candidates without some of several equal nodes, unless a bound explains that they are clearly faster."""
+        by_candidate: dict[Candidate, list[CandidateTimes]] = {}
+        for times in self.timed.values():
+            by_candidate.setdefault(replace(times.candidate, leave_out=()), []).append(times)
+        num, batch_size = self.question.experiment.num_workers, self.question.experiment.batch_size
+        whole = [out for out in sets.leave_out if sets.is_whole(out) and num - len(out) <= batch_size]
+        for candidate, timed in by_candidate.items():
+            some = [times for times in timed if not sets.is_whole(times.candidate.leave_out)]
+            best = min((times.mean for times in timed if sets.is_whole(times.candidate.leave_out)), default=None)
+            if not some or best is None:
+                continue
+            (bounds,) = self.processes.least_seconds(self._words(), [_method_and_variant(candidate)], whole)
+            least = 0.0 if self._changes else min(bounds, default=0.0)
+            for times in some:
+                if times.mean < WORTH_SOME * min(best, self._total(least)):
+                    self.least_step_of_all[times.candidate] = batch_size * least
+                else:
+                    del self.timed[times.candidate]
 
     def _copy_times(self, timed: Sequence[CandidateTimes]) -> None:
         """Copy the times on fewer nodes to all candidates that take the same time as the simulated one."""
@@ -170,30 +229,38 @@ class Timing:
                     self.timed.setdefault(candidate, replace(simulated, candidate=candidate))
 
     def _fastest(self, name: str, pool: Sequence[CandidateTimes], sets: Subsets) -> CandidateTimes:
-        """The fastest candidate of the pool on any of the sets of nodes."""
-        smaller = [out for out in sets.leave_out if out]
-        words = self._words()
-        bounds = self.processes.least_seconds(words, [_method_and_variant(times.candidate) for times in pool], smaller)
-        queue = [
-            (self._total(least), len(out), which, out)
-            for which, of_one in enumerate(bounds)
-            for out, least in zip(smaller, of_one, strict=True)
-        ]
-        heapq.heapify(queue)
-        best, num = min(pool, key=lambda times: times.mean), 0
-        while queue and num < MOST_RUNS and self._may_save(queue[0][0], best):
-            some = [heapq.heappop(queue) for _ in range(min(AT_ONCE, len(queue)))]
-            timed = self._single_times(replace(pool[which].candidate, leave_out=out) for _, _, which, out in some)
-            best, num = min([best, *timed], key=lambda times: times.mean), num + len(some)
-        if queue and self._may_save(queue[0][0], best):
-            self.remarks.append(f"of the methods {name}, {num} of {num + len(queue)} sets of nodes and splits were simulated")
-        return best if sets.all and num < MOST_RUNS else self._descent(best)
+        """The fastest candidate of the pool on any of the sets of nodes, without some of several equal nodes only if that saves much."""
+        variants = [_method_and_variant(times.candidate) for times in pool]
+        queues: tuple[list[tuple[float, int, int, LeaveOut]], ...] = ([], [])
+        for which, bounds in enumerate(self.processes.least_seconds(self._words(), variants, sets.leave_out)):
+            by_set = dict(zip(sets.leave_out, map(self._total, bounds), strict=True))
+            explains = 0.0 if self._changes else WORTH_SOME * min(bound for out, bound in by_set.items() if sets.is_whole(out))
+            for out, bound in by_set.items():
+                if out and (sets.is_whole(out) or bound < explains):
+                    queues[not sets.is_whole(out)].append((bound, len(out), which, out))
+        best, most, num_left = min(pool, key=lambda times: times.mean), MOST_RUNS, 0
+        for queue, share in zip(queues, (1 - SLACK, WORTH_SOME), strict=True):
+            heapq.heapify(queue)
+            while queue and most > 0 and self._may_save(queue[0][0], best, share):
+                first = [heapq.heappop(queue) for _ in range(min(AT_ONCE, len(queue)))]
+                timed = self._single_times(replace(pool[which].candidate, leave_out=out) for _, _, which, out in first)
+                best, most = min([best, *timed], key=lambda times: times.mean), most - len(first)
+            if queue and self._may_save(queue[0][0], best, share):
+                num_left += len(queue)
+        if num_left:
+            num = MOST_RUNS - most
+            self.remarks.append(f"of the methods {name}, {num} of {num + num_left} sets of nodes and splits were simulated")
+        return best if sets.all and most > 0 else self._descent(best, sets)
 
-    def _descent(self, best: CandidateTimes) -> CandidateTimes:
-        """Leave out or take back nodes while that is faster. Each step simulates the sets with the lowest bounds."""
+    def _descent(self, best: CandidateTimes, sets: Subsets) -> CandidateTimes:
+        """Leave out or take back nodes while that is faster. Each step simulates the sets with the lowest bounds.
+
+        Equal nodes go together, unless some of them are left out already.
+        """
         node_classes = classes(self.question.experiment.cluster)
         for _ in range(STEPS_DOWN):
-            near = list(neighbours(best.candidate.leave_out, node_classes))
+            out = best.candidate.leave_out
+            near = [*(sets.whole_neighbours(out) if sets.is_whole(out) else neighbours(out, node_classes))]
             (bounds,) = self.processes.least_seconds(self._words(), [_method_and_variant(best.candidate)], near)
             worth = sorted((least, out) for least, out in zip(bounds, near, strict=True) if self._may_save(self._total(least), best))
             timed = self._single_times(replace(best.candidate, leave_out=out) for _, out in worth[:NEAREST])
@@ -203,12 +270,16 @@ class Timing:
             best = nearest
         return best
 
-    def _may_save(self, bound: float, best: CandidateTimes) -> bool:
-        """Whether a set of nodes with this bound may be faster. If nodes may be absent or links change, bounds only set the order."""
+    @cached_property
+    def _changes(self) -> bool:
+        """Whether nodes may be absent or links change. Bounds then only set the order."""
         cluster = self.question.experiment.cluster
         network = cluster.network
-        changing = changes([*cluster.nodes, cluster.server, *network.racks.values(), *network.between.values()])
-        return bool(cluster.faults.nodes) or changing or bound < (1 - SLACK) * best.mean
+        return bool(cluster.faults.nodes) or changes([*cluster.nodes, cluster.server, *network.racks.values(), *network.between.values()])
+
+    def _may_save(self, bound: float, best: CandidateTimes, share: float = 1 - SLACK) -> bool:
+        """Whether a set of nodes with this bound may take less than this share of the best time."""
+        return self._changes or bound < share * best.mean
 
     def _total(self, per_sample: float) -> float:
         """The seconds of the whole training."""
@@ -223,37 +294,68 @@ class Timing:
         return [self.timed[candidate] for candidate in listed if candidate in self.timed]
 
     def times(self, candidates: Iterable[Candidate], *, seeds: int = 1, slower: Sequence[tuple[int, float]] = ()) -> list[CandidateTimes]:
-        """The times of the candidates that can be simulated, with one run for each seed. `slower` slows nodes down by factors."""
-        listed = list(candidates)
-        runs = [
-            (method, replace(variant, seed=seed, slower=tuple(slower)))
-            for method, variant in map(_method_and_variant, listed)
-            for seed in range(seeds)
-        ]
-        answers = self.processes.time_all(self._words(), runs)
+        """The times of the candidates that can be simulated, with one run for each seed. `slower` slows nodes down by factors.
+
+        If the cluster has conditions, there is one run for each seed and each condition that a candidate meets.
+        """
+        first = None if self.conditions is None else 0.0
+        runs = [Courses(candidate, seed, first) for candidate in candidates for seed in range(seeds)]
+        waiting = runs
+        while waiting:
+            variants = [
+                (method, replace(variant, seed=run.seed, slower=tuple(slower), second=run.second))
+                for run in waiting
+                for method, variant in [_method_and_variant(run.candidate)]
+            ]
+            for run, answer in zip(waiting, self.processes.time_all(self._words(), variants), strict=True):
+                self._continue(run, answer)
+            waiting = [run for run in waiting if run.seconds is None and run.refused is None]
         timed = []
-        for place, candidate in enumerate(listed):
-            outcomes = answers[place * seeds : (place + 1) * seeds]
-            good = [answer for answer in outcomes if not isinstance(answer, str)]
-            if len(good) == len(outcomes) and all(outcome.numbers["samples_per_second"] for outcome, _ in good):
-                seconds = tuple(self._seconds(outcome) for outcome, _ in good)
-                timed.append(CandidateTimes(candidate, seconds, *good[0]))
+        for candidate, of_one in groupby(runs, key=lambda run: run.candidate):
+            courses = list(of_one)
+            reason = next((run.refused for run in courses if run.refused is not None), None)
+            if reason is None:
+                timed.append(CandidateTimes(candidate, tuple(run.seconds or 0.0 for run in courses), *courses[0].longest))
             elif not candidate.leave_out and self.processes.progress.reason is None:
-                reason = next((answer for answer in outcomes if isinstance(answer, str)), "it applied no samples")
                 self.refused[candidate.label] = reason
         return timed
 
-    def _seconds(self, outcome: SimulatedRun) -> float:
-        """The seconds of the whole training, from the rate in a shorter run.
+    def _continue(self, run: Courses, answer: tuple[SimulatedRun, str] | str) -> None:
+        """Add a simulated condition to a run. The run then has its seconds, or the second of a condition that is still to simulate."""
+        if isinstance(answer, str) or not answer[0].numbers["samples_per_second"]:
+            run.refused = answer if isinstance(answer, str) else "it applied no samples"
+            return
+        outcome, _ = answer
+        samples = outcome.applied[-1]
+        per_sample = self._per_sample(outcome)
+        total = self.question.epochs * self.sizes[1]
+        begin = float(outcome.numbers["seconds"]) - samples * per_sample + float(outcome.numbers["profile_seconds"])
+        if self.conditions is None:
+            run.seconds, run.longest = begin + total * per_sample, answer
+            return
+        run.begin = begin if run.begin is None else run.begin
+        key = self.conditions.key(run.second or 0.0)
+        run.answers[key], run.per_sample[key] = answer, per_sample
+        collective = not run.candidate.needs_server
+        course = self.conditions.course(total, run.per_sample, run.candidate.leave_out, collective=collective)
+        run.second = course.missing
+        if course.longest is not None:
+            run.seconds, run.longest = run.begin + course.seconds, run.answers[course.longest]
+        elif course.missing is None:
+            run.refused = "its nodes are absent for good before the end"
 
-        The rate is that after the warm-up, and before the end, when fast nodes wait for slow nodes' unfinished work.
-        """
+    def _per_sample(self, outcome: SimulatedRun) -> float:
+        """The seconds for a sample after the warm-up, and before the end, when fast nodes wait for slow nodes' unfinished work."""
         samples = outcome.applied[-1]
         begin = min(0.5, WARM_UP * self.question.experiment.batch_size / samples)
         warm, late = (outcome.seconds_at(share * samples) for share in (begin, BEFORE_THE_END))
-        longer = self.question.epochs * self.sizes[1] / samples - 1
-        further = longer * (late - warm) / (BEFORE_THE_END - begin)
-        return float(outcome.numbers["seconds"]) + further + float(outcome.numbers["profile_seconds"])
+        return (late - warm) / (BEFORE_THE_END - begin) / samples
+
+    def step_seconds(self, timed: CandidateTimes) -> float:
+        """The seconds for one global batch of samples: the mean over all conditions of the cluster."""
+        if self.conditions is None:
+            return self.question.experiment.batch_size / float(timed.outcome.numbers["samples_per_second"])
+        return self.question.experiment.batch_size * timed.mean / (self.question.epochs * self.sizes[1])
 
     def _words(self) -> list[str]:
         """The budget: as many epochs as will be trained, each of fewer batches if these are many steps. Some methods split by epoch."""

@@ -12,10 +12,16 @@ from hetsim.advice.question import BASELINE
 from hetsim.advice.simulated import SimulatedRun, experiment_of, run
 from hetsim.cluster.fewer import without
 from hetsim.cluster.model import Cluster, NodeSpec
+from hetsim.cluster.schedule import Schedule
+from hetsim.policies.allocation import Even, Fixed
 from hetsim.runtime.experiment import Experiment
+from hetsim.workloads.phantom import PhantomWorkload
 
 NO_TIME = ("weighting", "discount", "compensation")
 """Policies that only change what is computed, so they do not change a phantom's time."""
+
+SPLIT_AFTER = 30
+"""The number of whole batches after which a split is settled."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +35,8 @@ class Variant:
     seed: int = 0
     slower: tuple[tuple[int, float], ...] = ()
     """Ranks, and the factors by which their gradients take longer."""
+    second: float | None = None
+    """The second of the run whose condition of the cluster lasts; None: the cluster changes as described."""
 
 
 def _slowed_cluster(cluster: Cluster, factors: Mapping[int, float]) -> Cluster:
@@ -56,7 +64,12 @@ def variant_experiment(words: Sequence[str], method: str, variant: Variant, conf
         if variant.per_sample:
             coordination = replace(coordination, weighting=of_split.weighting)
     cluster = _slowed_cluster(experiment.cluster, dict(variant.slower))
-    cluster = without(cluster, variant.leave_out) if variant.leave_out else cluster
+    leave_out = set(variant.leave_out)
+    if variant.second is not None:
+        schedule = Schedule(cluster)
+        condition, _ = schedule.at(variant.second)
+        cluster, leave_out = schedule.steady(condition), leave_out | condition.absent
+    cluster = without(cluster, leave_out) if leave_out else cluster
     return replace(experiment, coordination=coordination, cluster=cluster, seed=experiment.seed + variant.seed)
 
 
@@ -66,9 +79,18 @@ def _composed_experiment(words: tuple[str, ...], config_dir: str | None) -> Expe
 
 
 def simulate_variant(words: Sequence[str], method: str, variant: Variant, config_dir: str | None) -> tuple[SimulatedRun, str]:
-    """Simulate a variant. Returns the outcome, and a text that is equal for variants with equal times."""
+    """Simulate a variant. Returns the outcome, and a text that is equal for variants with equal times.
+
+    The split of a batch is that after whole batches: the last batch of an epoch may be smaller, and its times are of other shares.
+    """
     experiment = variant_experiment(words, method, variant, config_dir)
-    return run(experiment), timing_of(experiment)
+    outcome = run(experiment)
+    workload, settled = experiment.workload, type(experiment.coordination.allocation) in (Even, Fixed)
+    if isinstance(workload, PhantomWorkload) and workload.num_samples % experiment.batch_size and not settled:
+        workload = replace(workload, num_samples=SPLIT_AFTER * experiment.batch_size)
+        split = run(replace(experiment, workload=workload)).numbers["batch_sizes"]
+        outcome = replace(outcome, numbers={**outcome.numbers, "batch_sizes": split})
+    return outcome, timing_of(experiment)
 
 
 def timing_of(experiment: Experiment) -> str:

@@ -23,7 +23,7 @@ from hetsim.advice.candidates import Candidate, allocation_variants, baseline
 from hetsim.advice.question import asked
 from hetsim.advice.simulated import Goal, SimulatedRun, experiment_of, simulate
 from hetsim.advice.simulations import Simulations
-from hetsim.advice.timing import CandidateTimes, Timing
+from hetsim.advice.timing import CandidateTimes, Courses, Timing
 from hetsim.advice.training import CandidateTraining, Trained, TrainingRound, reachable_goal
 from hetsim.answers.html import document
 from hetsim.answers.text import as_json
@@ -140,9 +140,14 @@ def test_the_end_of_a_run_is_no_longer_in_a_longer_one() -> None:
     """Of 90 of 100 samples in 9 s, and the rest in 5 s: ten times as many take 100 s, and 4 s of waiting for the last."""
     question = asked(["cluster=mixed4", *PHANTOM, "timing"], None)
     points: tuple[LossPoint, ...] = tuple((float(second), None, None) for second in range(10))
-    short = SimulatedRun({"seconds": 14.0, "profile_seconds": 1.0}, (*points, (14.0, None, None)), (*range(0, 100, 10), 100))
+    numbers = {"seconds": 14.0, "profile_seconds": 1.0, "samples_per_second": 7.0}
+    short = SimulatedRun(numbers, (*points, (14.0, None, None)), (*range(0, 100, 10), 100))
 
-    assert Timing(question, Here(), (1000, 100))._seconds(short) == pytest.approx(10 * 10 + 4 + 1)
+    run = Courses(baseline(), 0)
+
+    Timing(question, Here(), (1000, 100))._continue(run, (short, ""))
+
+    assert run.seconds == pytest.approx(10 * 10 + 4 + 1)
 
 
 def test_candidates_differ_in_split_nodes_and_rates() -> None:

@@ -71,6 +71,25 @@ def test_the_parts_are_the_batch(cluster: str, method: str) -> None:
         assert Fixed(parts=parts).initial(len(parts), 250) == its.batch_sizes
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("num_samples", [1000, 4001])
+def test_a_smaller_last_batch_does_not_decide_the_split(num_samples: int) -> None:
+    """Equal nodes have equal shares, give or take one, also of a data set with less than three batches."""
+    words = (
+        "cluster=mixed4",
+        SPEEDS.replace("overhead_seconds: 0", "overhead_seconds: 0.05"),
+        "method=ddp",
+        "allocation=dbs",
+        "++cluster.leave_out=[]",
+    )
+    sizes = found_for(*words, "batch_size=385", f"workload.num_samples={num_samples}", "budget.epochs=1").recommended.batch_sizes
+
+    assert sum(sizes) == 385
+    assert max(sizes[:2]) - min(sizes[:2]) <= 1
+    assert max(sizes[2:]) - min(sizes[2:]) <= 1
+    assert min(sizes[:2]) > 1.2 * max(sizes[2:])
+
+
 def test_kinds_are_gpus_by_name_or_nodes_by_number() -> None:
     """Shares that differ within a kind are a range; nodes that are left out are not named."""
     assert (

@@ -77,17 +77,55 @@ def test_losses_of_nodes_count(tmp_path: Path) -> None:
     assert not any("changes over time" in remark for remark in found.remarks)
 
 
+FEW = "0,1\n6,3\n14,1\n"
+FAULTS = (
+    "+cluster.faults={detection_seconds: 1, regroup_seconds: 0.5, schedule: [{nodes: [0], crash: 8, repair: 9}, {nodes: [3], leave: 20}]}"
+)
+
+
 @pytest.mark.slow
-def test_a_change_that_may_come_later_is_told(tmp_path: Path) -> None:
-    """Of many nodes fewer updates are simulated, here half of the training."""
-    file = tmp_path / "late.csv"
-    file.write_text(f"seconds,factor\n{LATE}")
-    nodes = f"cluster.nodes=[{{count: 319, {FAST}}}, {{count: 1, {FAST}, slowdown: {file}}}]"
-    words = ["cluster=mixed4", nodes, FREE, *TRAINING[:-1], "batch_size=320"]
+@pytest.mark.parametrize(
+    ("candidate", "more"),
+    [
+        (("method=ddp", "allocation=even"), ", slowdown: FILE, slowdown_period_seconds: 25"),
+        (("method=ddp", "allocation=even"), ", link_slowdown: FILE, link_slowdown_period_seconds: 25"),
+        (("method=ddp", "allocation=dbs"), ", slowdown: FILE, slowdown_period_seconds: 25"),
+        (("method=asgd", "allocation=even", FREE), ", slowdown: FILE"),
+        (("method=local_sgd", "allocation=even"), ", slowdown: FILE, slowdown_period_seconds: 25"),
+        (("method=ddp", "allocation=even", FAULTS), ""),
+        (("method=asgd", "allocation=even", FREE, FAULTS), ""),
+    ],
+    ids=str,
+)
+@pytest.mark.sampled(4)
+def test_each_condition_of_the_cluster_counts_for_as_long_as_it_lasts(
+    candidate: tuple[str, ...], more: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if each run ends before the first change."""
+    monkeypatch.setattr("hetsim.advice.timing.STEPS", 240)
+    monkeypatch.setattr("hetsim.advice.timing.MOST", 60)
+    words = words_of(more=more, folder=tmp_path, factors=FEW)
+    findings = advised(*words, *candidate)
+    weighting = [] if candidate[1] == "allocation=even" else ["weighting=per_sample"]
 
-    found = advised(*words, "method=ddp", "allocation=even")
+    whole = simulate([*words, *candidate, *weighting, "backend=sim"], None).numbers
 
-    assert any(remark.startswith("the cluster changes over time, and each candidate was simulated for about") for remark in found.remarks)
+    assert next(iter(findings.rows)).seconds.mean == pytest.approx(whole["seconds"] + whole["profile_seconds"], rel=0.01)
+    assert "judged" not in findings.sentence.lower()
+
+
+@pytest.mark.slow
+def test_what_may_come_later_is_told_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change at one of very many seconds, each with other factors, or a rare spell."""
+    monkeypatch.setattr("hetsim.advice.timing.STEPS", 240)
+    monkeypatch.setattr("hetsim.advice.timing.MOST", 60)
+    many = "".join(f"{5 * second},{1.2**second}\n" for second in range(40))
+    spells = ", slow_spells: {factor: 2, seconds_between: {distribution: uniform, scale: 20}, seconds_lasting: 1}"
+
+    for more, factors in ((", slowdown: FILE", many), (spells, LATE)):
+        findings = advised(*words_of(more=more, folder=tmp_path, factors=factors), "method=ddp", "allocation=even")
+
+        assert findings.sentence.startswith("Judged by the first ")
 
 
 @pytest.mark.parametrize(
