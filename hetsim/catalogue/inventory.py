@@ -38,6 +38,11 @@ class FoundMachine:
     links: str = ""
     """The kinds of links, as `nvidia-smi topo -m` prints them, if one is not NVLink: `SYS`."""
 
+    @property
+    def num_gpus(self) -> int:
+        """The number of all its GPUs."""
+        return sum(number for _, number in self.gpus)
+
 
 def inventory(files: Sequence[Path], catalogue: Catalogue) -> Iterator[str]:
     """The machines in these files, as lines of a cluster's file. Raises ValueError for a file of another kind."""
@@ -47,13 +52,14 @@ def inventory(files: Sequence[Path], catalogue: Catalogue) -> Iterator[str]:
             machines[machine] = machines.get(machine, 0) + 1
     if not machines:
         raise ValueError(f"no machine in {', '.join(map(str, files))} has a GPU: give files of other machines")
-    lines = [line for machine, count in machines.items() for line in _lines(machine, count, catalogue)]
+    lines = [[*_lines(machine, count, catalogue)] for machine, count in machines.items()]
     typed = [_typed(machine, count, catalogue) for machine, count in machines.items()]
-    yield from ("name: my-machines", "machines:", *lines)
+    yield from ("name: my-machines", "machines:", *(line for of_machine in lines for line in of_machine))
     if any(_gpu(name, catalogue) for machine in machines for name, _ in machine.gpus):
         yield "catalogue: {model: '???'}  # such as resnet50: hetsim-catalogue lists all"
-    if all(typed):
-        inside = f" inside='{PCIE}'" if any(", inside: " in line for line in lines) else ""
+    several = [", inside: " in of_machine[-1] for of_machine, machine in zip(lines, machines, strict=True) if machine.num_gpus > 1]
+    if all(typed) and len({*several}) < 2:
+        inside = f" inside='{PCIE}'" if any(several) else ""
         yield f"# or in one line: hetsim-advise '{' + '.join(map(str, typed))}' model=resnet50 network='10 Gbit/s'{inside}"
 
 
@@ -198,11 +204,10 @@ def _lines(machine: FoundMachine, count: int, catalogue: Catalogue) -> Iterator[
         for _, number, gpu in gpus
     ]
     unknown = [name for name, _, gpu in gpus if gpu is None]
-    several = sum(number for _, number, _ in gpus) > 1
     inside = ""
-    if several and (unknown or any(gpu is not None and gpu.inside is None for _, _, gpu in gpus)):
+    if machine.num_gpus > 1 and (unknown or any(gpu is not None and gpu.inside is None for _, _, gpu in gpus)):
         inside = ", inside: '???'"
-    elif several and machine.links and any(gpu is not None and gpu.link == "NVLink" for _, _, gpu in gpus):
+    elif machine.num_gpus > 1 and machine.links and any(gpu is not None and gpu.link == "NVLink" for _, _, gpu in gpus):
         inside = f", inside: {PCIE}"
         yield f"  # no ring of NVLinks ({machine.links}): {PCIE} is PCIe 3.0"
     if unknown:

@@ -56,6 +56,18 @@ def words_of(names: Sequence[str], described: str) -> GpuWords:
     return GpuWords(sets, _chip(sets[0]), frozenset().union(*sets, _words(described)))
 
 
+PROFILE = re.compile(r"[\s_-]+(?:mig[\s_-]*)?([1-9])g\.([0-9]{1,3})gb", re.IGNORECASE)
+"""A MIG slice behind the name of its GPU, such as `MIG 3g.20gb` or `_3g.20gb`."""
+
+
+def split_profile(text: str) -> tuple[str, tuple[int, int] | None]:
+    """The name of the whole GPU, and the sevenths and gigabytes of a MIG slice; None for a whole GPU."""
+    match = PROFILE.search(str(text)[:MAX_LETTERS])
+    if match is None or match.end() < len(str(text).rstrip()):
+        return text, None
+    return str(text)[: match.start()], (int(match[1]), int(match[2]))
+
+
 def name_of_gpu(text: str, gpus: Mapping[str, GpuWords]) -> str:
     """The GPU that this text names. Raises ValueError if it is none, or several."""
     if len(str(text)) > MAX_LETTERS:

@@ -50,6 +50,10 @@ class Gpu:
     """Bytes per second from and to its memory."""
     source: str = ""
     url: str = ""
+    part_of: str = ""
+    """The GPU of which it is a MIG slice; empty for a whole GPU."""
+    sevenths: int = 7
+    """The sevenths of the GPU's multiprocessors that it has."""
 
     @cached_property
     def words(self) -> names.GpuWords:
@@ -99,6 +103,41 @@ class Source:
     how: str
 
 
+EIGHTHS = {1: (1, 2), 2: (2,), 3: (4,), 4: (4,), 7: (8,)}
+"""The eighths of the memory that a MIG slice of so many sevenths may have.
+
+Source: https://docs.nvidia.com/datacenter/tesla/mig-user-guide/supported-mig-profiles.html.
+"""
+WITH_SLICES = ("a100", "h100")
+"""The beginnings of the names of GPUs with these profiles."""
+
+
+def _slice(gpu: Gpu, sevenths: int, gigabytes: int) -> Gpu:
+    """A MIG slice of this GPU. Its slices send to each other by the host's memory, at an unknown rate."""
+    whole = (gpu.memory_bytes or 0.0) / 1e9
+    profiles = {(part, round(whole * share / 8)) for part, shares in EIGHTHS.items() for share in shares}
+    if not gpu.name.startswith(WITH_SLICES):
+        raise ValueError(f"{gpu.name} has no MIG slices: name the whole GPU")
+    if (sevenths, gigabytes) not in profiles:
+        listed = ", ".join(f"{part}g.{size}gb" for part, size in sorted(profiles))
+        raise ValueError(f"{gpu.name} has no MIG slice {sevenths}g.{gigabytes}gb: take one of {listed}")
+    profile = f"{sevenths}g.{gigabytes}gb"
+    flops = [None if peak is None else peak * sevenths / 7 for peak in (gpu.fp32_flops, gpu.tf32_flops, gpu.half_flops)]
+    return Gpu(
+        name=f"{gpu.name}-mig-{profile}",
+        title=f"{gpu.title} MIG {profile}",
+        chip=gpu.die,
+        memory_bytes=1e9 * gigabytes,
+        fp32_flops=flops[0],
+        tf32_flops=flops[1],
+        half_flops=flops[2],
+        source=gpu.source,
+        url=gpu.url,
+        part_of=gpu.name,
+        sevenths=sevenths,
+    )
+
+
 Named = TypeVar("Named", Gpu, Model, Source)
 
 
@@ -131,7 +170,9 @@ class Catalogue:
 
     def gpu(self, name: str) -> Gpu:
         """The GPU with this name, in any usual spelling (`hetsim.catalogue.names`). Raises ValueError if the catalogue does not have it."""
-        return self.gpus[names.name_of_gpu(name, {gpu.name: gpu.words for gpu in self.gpus.values()})]
+        whole, profile = names.split_profile(name)
+        gpu = self.gpus[names.name_of_gpu(whole, {gpu.name: gpu.words for gpu in self.gpus.values()})]
+        return gpu if profile is None else _slice(gpu, *profile)
 
     def peak_share(self, row: MeasuredStep) -> float:
         """The FLOP/s of a step, divided by those of its GPU's data sheet; 0 if one of them is unknown."""

@@ -119,7 +119,7 @@ def _why_nothing(catalogue: Catalogue, words: Sequence[str], unknown: Sequence[s
         try:
             look_up(alone[0])
         except ValueError as error:
-            if any(hint in str(error) for hint in (", which has ", "did you mean")):
+            if any(hint in str(error) for hint in (", which has ", "did you mean", "MIG")):
                 return str(error)
     return f"nothing in the catalogue matches {checks.shown(alone[0])}: hetsim-catalogue without words lists all; {DESCRIBE}"
 

@@ -188,7 +188,7 @@ def named_gpus(cluster: Any) -> Named | None:
 
 def _of_slower_copy(times: Times, row: NamedRow) -> Times:
     """The catalogue's times of a GPU that has another speed, with the name in results."""
-    return replace(times, gpu=replace(times.gpu, name=f"{times.gpu.name}*{row.entry['speed']:.6g}"))
+    return replace(times, gpu=replace(times.gpu, name=f"{times.gpu.name}*{row.entry['speed']:.6g}", chip=times.gpu.die))
 
 
 def _refuse_misspelt_key(name: str, catalogue: Catalogue) -> None:

@@ -128,3 +128,19 @@ def test_the_catalogue_imports_no_torch() -> None:
     program = "import sys; from hetsim.catalogue.times import Choice; from hetsim.catalogue.tables import shipped_catalogue; "
     program += "Choice(shipped_catalogue()).times(['t4'], 'resnet50'); assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+def test_a_slice_takes_its_share_of_the_speed_and_says_the_error() -> None:
+    """Seven sevenths of an A100 take its seconds. One seventh takes seven times as long, apart from what no batch changes."""
+    choice = Choice(shipped_catalogue())
+    whole, full, slice_ = choice.times(["a100-40gb", "a100-40gb-mig-7g.40gb", "a100-40gb-mig-1g.5gb"], "resnet50", "amp")
+    fixed = choice.law.fixed.seconds(*whole.series[:2])
+
+    assert full.table == whole.table
+    assert slice_.table[-1][1] - fixed == pytest.approx(7 * (whole.table[-1][1] - fixed))
+    assert slice_.max_samples is not None
+    assert whole.max_samples is not None
+    assert 0.1 < slice_.max_samples / whole.max_samples < 0.125
+    assert slice_.error == pytest.approx(0.17)
+    assert "± 17 %" in str(slice_)
+    assert "at 1/7 of its speed" in str(slice_)

@@ -95,6 +95,31 @@ def test_a_gpu_has_the_name_that_people_write(name: str, text: str) -> None:
     assert shipped_catalogue().gpu(text).name == name
 
 
+@pytest.mark.parametrize(
+    "text", ["a100-40gb-mig-3g.20gb", "NVIDIA A100-SXM4-40GB MIG 3g.20gb", "NVIDIA-A100-SXM4-40GB-MIG-3g.20gb", "a100_3g.20gb"]
+)
+def test_a_slice_has_the_name_of_its_gpu_and_profile(text: str) -> None:
+    """As nvidia-smi, Kubernetes and SLURM write it. It has half of the memory for three sevenths of the multiprocessors."""
+    gpu = shipped_catalogue().gpu(text)
+
+    assert (gpu.name, gpu.part_of, gpu.sevenths, gpu.memory_bytes) == ("a100-40gb-mig-3g.20gb", "a100-40gb", 3, 20e9)
+    assert shipped_catalogue().gpu("a100-80gb mig 1g.20gb").memory_bytes == 20e9
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("a100-40gb-mig-5g.20gb", "a100-40gb has no MIG slice 5g.20gb: take one of 1g.5gb, 1g.10gb, 2g.10gb, 3g.20gb, 4g.20gb, 7g.40gb"),
+        ("t4 MIG 1g.5gb", "t4 has no MIG slices"),
+        ("b200-mig-1g.23gb", "'b200' is no GPU of the catalogue"),
+    ],
+)
+def test_another_slice_is_refused(text: str, sentence: str) -> None:
+    """With the slices that the GPU has."""
+    with pytest.raises(ValueError, match=sentence):
+        shipped_catalogue().gpu(text)
+
+
 @pytest.mark.parametrize("text", ANOTHER_CHIP)
 def test_another_chip_is_unknown_and_no_card_is_suggested(text: str) -> None:
     """The sentence has the three numbers that describe it, and no card's name."""
