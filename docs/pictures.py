@@ -17,7 +17,7 @@ import matplotlib
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from hetsim.cluster.network.collectives import ALGORITHMS, Collectives
+from hetsim.cluster.network.collectives import Collectives
 from hetsim.cluster.model import Cluster
 from hetsim.cluster.parse.cluster import parse_cluster
 from hetsim.coordination.all_reduce import SynchronousAllReduce
@@ -48,7 +48,7 @@ STYLE = {"font.size": 9, "axes.labelcolor": INK, "legend.fontsize": 8, "legend.f
 SMALL = {"ha": "center", "va": "center", "fontsize": 8}
 MB, TEN_GBIT = 1e6, 1.25e9
 PLAIN = {"latency_seconds": 0.0, "bytes_per_second": 1e12, "sharing": "none"}
-COLOURS = dict(zip(ALGORITHMS, (COMPUTE, STEP, AGAIN), strict=True))
+COLOURS = {"ring": COMPUTE, "halving_doubling": STEP, "two_level": AGAIN}
 Row = namedtuple("Row", COLUMNS)
 
 

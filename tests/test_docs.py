@@ -27,7 +27,7 @@ from hetsim.cli import methods as command
 from hetsim.cli.compare import main as compare_main
 from hetsim.cli.main import main
 from hetsim.cli.table import main as table_main
-from hetsim.cluster.network.collectives import ALGORITHMS
+from hetsim.cluster.network.collectives import ALGORITHMS, AUTO
 from hetsim.cluster.parse.cluster import parse_cluster
 from hetsim.config import methods
 from hetsim.config.build import build_experiment
@@ -117,8 +117,8 @@ def test_every_all_reduce_is_in_cluster_md() -> None:
     """In the row of its key, and with its steps."""
     (row,) = re.findall(r"^\| `all_reduce` \| \|(.*)", CLUSTER, flags=re.MULTILINE)
 
-    assert set(re.findall(r"`(\w+)`", row)) == set(ALGORITHMS)
-    assert set(re.findall(r"^> `(\w+)`: ", CLUSTER, flags=re.MULTILINE)) >= set(ALGORITHMS)
+    assert set(re.findall(r"`(\w+)`", row)) == {*ALGORITHMS, AUTO}
+    assert set(re.findall(r"^> `(\w+)`: ", CLUSTER, flags=re.MULTILINE)) >= {*ALGORITHMS, AUTO}
 
 
 def test_every_effect_is_explained() -> None:

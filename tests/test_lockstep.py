@@ -36,9 +36,9 @@ LOGNORMAL = {"distribution": "lognorm", "s": 0.3}
 GAMMA = {"distribution": "gamma", "a": 4.0, "scale": 0.25}
 NODES: list[dict[str, Any]] = [
     node(4e-3, 2e-3, seconds_per_update=1e-3),
-    node(1e-3, 5e-3, seconds_per_update=7e-3, seconds_per_local_update=3e-3),
+    node(1e-3, 5e-3, seconds_per_update=7e-3, seconds_per_local_update=3e-3, overlap_seconds_per_byte=4e-7),
     node(2e-3),
-    node(3e-3, 1e-3, seconds_per_update=1e-4),
+    node(3e-3, 1e-3, seconds_per_update=1e-4, overlap_seconds_per_byte=1e-3),
 ]
 NOISY = [{**NODES[0], "noise": LOGNORMAL}, {**NODES[1], "noise": GAMMA}, NODES[2], {**NODES[3], "noise": LOGNORMAL}]
 JITTERY = {**NETWORK, "jitter_seconds": {"distribution": "expon", "scale": 2e-3}}
@@ -216,14 +216,20 @@ def test_lockstep_is_the_simulation_on_any_small_cluster(data: st.DataObject):
     nodes = data.draw(
         st.lists(
             st.builds(
-                lambda per_sample, overhead, update, local, noise: node(
-                    per_sample, overhead, seconds_per_update=update, seconds_per_local_update=local, noise=noise
+                lambda per_sample, overhead, update, local, noise, overlap: node(
+                    per_sample,
+                    overhead,
+                    seconds_per_update=update,
+                    seconds_per_local_update=local,
+                    noise=noise,
+                    overlap_seconds_per_byte=overlap,
                 ),
                 numbers,
                 st.just(0.0) | numbers,
                 st.just(0.0) | numbers,
                 st.none() | st.just(0.0) | numbers,
                 st.sampled_from([None, LOGNORMAL, GAMMA]),
+                st.sampled_from([0.0, 0.0, 1e-7, 1e-5, 1.0]),
             ),
             min_size=1,
             max_size=6,

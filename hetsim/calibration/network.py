@@ -17,9 +17,9 @@ from hetsim.cluster.network.racks import Between, Rack
 
 LINKS = ("uplink_bytes_per_second", "downlink_bytes_per_second")
 KEPT = {
-    NodeSpec: ("max_samples", "rack", "device", "cost_per_hour", *LINKS, "half_duplex"),
+    NodeSpec: ("max_samples", "rack", "device", "cost_per_hour", "overlap_seconds_per_byte", *LINKS, "half_duplex"),
     Server: ("rack", "device", *LINKS, "half_duplex"),
-    Rack: (*LINKS, "half_duplex", "latency_seconds", "within"),
+    Rack: (*LINKS, "half_duplex", "latency_seconds", "message_bytes_per_second", "within"),
     Between: ("bytes_per_second", "latency_seconds"),
     Network: ("sharing", "all_reduce"),
 }

@@ -66,6 +66,8 @@ class NodeSpec:
     """The extra time of the first gradient of each number of samples, for which libraries prepare kernels."""
     program_seconds: float = 0.0
     """The seconds of the worker's own program. Each commit without a server costs them, or each message with weights from a server."""
+    overlap_seconds_per_byte: float = 0.0
+    """The time that each byte through the node's link takes from a gradient, if it is of a reduction beside this gradient."""
     max_samples: int | None = None
     """The largest share that fits into memory, in samples; None: no bound."""
     micro_batch: int | None = None
@@ -128,7 +130,7 @@ class Network:
     sharing_noise: Distribution | None = None
     """The distribution of messages' weights when they share links. None: all weights are equal."""
     all_reduce: str = "ring"
-    """The all-reduce algorithm: `ring`, `halving_doubling` or `two_level`."""
+    """The all-reduce algorithm: `ring`, `halving_doubling`, `two_level`, `tree`, or `auto`."""
     racks: Mapping[str, Rack] = field(default_factory=dict)
     between: Mapping[frozenset[int | str], Between] = field(default_factory=dict)
     """The ways between pairs of racks that have the same parent rack or none. A key contains both racks' names, such as "rack a"."""
@@ -270,8 +272,11 @@ class Cluster:
         """The node of a worker, or the server for a higher rank. Local servers equal the server, but are in their regions' racks."""
         return self.nodes[rank] if rank < self.num_workers else self.server
 
-    def path(self, sender: int, receiver: int) -> Path:
-        """The path from one rank to another. Rank N is the server, and higher ranks are local servers."""
+    def path(self, sender: int, receiver: int, *, divided: bool = False) -> Path:
+        """The path from one rank to another. Rank N is the server, and higher ranks are local servers.
+
+        `divided`: the message may use several network cards of a machine at once, as those of a collective do.
+        """
         up, down = self._owners(sender, receiver)
         ends = [*(("up", end) for end in up), *((self._inwards(end), end) for end in reversed(down))]
         links = [link for link in ends if self.capacity(link) < math.inf]
@@ -282,10 +287,14 @@ class Cluster:
         if way.link_slowdown is not None:
             links.append(("over", f"way {sender} {receiver}"))  # of these two alone, as it limits each message
             rate /= way.link_slowdown.least
+        if self._limits_messages and not divided:
+            rate = min([rate, *(self._message_limit(end) for _, end in ends)])
         return Path(latency + sum(self._latency(end) for _, end in ends), rate, tuple(links))
 
     def between(self, sender: int, receiver: int) -> Between:
         """The described way between the racks of two ranks. If the cluster describes none, the result has no values."""
+        if not self.network.between:
+            return NOTHING
         up, down = self._owners(sender, receiver)
         return self.network.between.get(frozenset((up[-1], down[-1])), NOTHING)
 
@@ -336,6 +345,14 @@ class Cluster:
         else:
             owner = self.server if end.startswith("server") else self.network.racks.get(end.removeprefix("rack "))
         return "up" if owner is not None and owner.half_duplex else "down"
+
+    @cached_property
+    def _limits_messages(self) -> bool:
+        return any(rack.message_bytes_per_second is not None for rack in self.network.racks.values())
+
+    def _message_limit(self, end: int | str) -> float:
+        rack = self.network.racks.get(end.removeprefix("rack ")) if isinstance(end, str) else None
+        return math.inf if rack is None or rack.message_bytes_per_second is None else rack.message_bytes_per_second
 
     def _latency(self, end: int | str) -> float:
         if isinstance(end, int):

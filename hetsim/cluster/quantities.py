@@ -17,6 +17,10 @@ from hetsim import checks
 
 TEXT = re.compile(r"([-+]?(?:[0-9][0-9_]*\.?[0-9]*|\.[0-9]+)(?:e[-+]?[0-9]{1,2})?)\s*([a-zµμ][a-zµμ/]*)", re.IGNORECASE)
 MAX_LETTERS = 50
+CARDS = re.compile(r"([0-9]{1,9})\s*[x×*]\s*(.+)", re.IGNORECASE)
+"""Several network cards of one rate, such as 8 x 400 Gbit/s."""
+OF_CARDS = re.compile(r"cluster\.(?:machines\.\d+\.|nodes\.\d+\.|server\.)?network(?:\.bytes_per_second)?")
+"""The keys of a machine's network cards, as far as they take several."""
 
 TIMES = {
     **dict(zip(("s", "min", "h", "d"), map(Fraction, (1, 60, 3600, 86400)), strict=True)),
@@ -89,7 +93,8 @@ KINDS: dict[re.Pattern[str], QuantityKind] = {
     re.compile(rf"(?:.*[._])?(?:{names})"): kind
     for names, kind in (
         (
-            r"bytes_per_second|machines\.\d+(?:\.gpus(?:\.\d+)?)?\.inside|(?:machines\.\d+|nodes\.\d+|server)\.network(?:\.up|\.down)?|cluster\.network",
+            r"bytes_per_second|machines\.\d+(?:\.gpus(?:\.\d+)?)?\.inside(?:\.pairs|\.across)?"
+            r"|(?:machines\.\d+|nodes\.\d+|server)\.network(?:\.up|\.down)?|cluster\.network|network(?:\.bytes_per_second)?\.each",
             RATE,
         ),
         ("seconds_per_byte", SECONDS_PER_BYTE),
@@ -163,6 +168,8 @@ def kind_of(key: str) -> QuantityKind | None:
 
 
 def _convert_entry(key: str, name: Any, value: Any) -> Any:
+    if isinstance(value, str) and OF_CARDS.fullmatch(key) and (cards := CARDS.fullmatch(value.strip())):
+        return {"cards": int(cards[1]), "each": RATE.read(key, cards[2])}
     if isinstance(value, str):
         return _convert(kind_of(key), key, value)
     if isinstance(value, float) and value.is_integer() and kind_of(key) is COUNT:  # such as 1e4

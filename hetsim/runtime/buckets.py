@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from itertools import chain
 
@@ -47,10 +47,20 @@ def make_buckets(num: int, pieces: Iterable[Piece], first: int, others: int) -> 
     return tuple(buckets)
 
 
-def reduction_intervals(ready: Iterable[float], seconds: Iterable[Callable[[float], float]]) -> Iterator[tuple[float, float]]:
-    """The begin and end of each reduction. It begins when its bucket is ready and the previous reduction has ended."""
-    end = float("-inf")
-    for moment, duration in zip(ready, seconds, strict=True):
+def reduction_intervals(
+    ready: Sequence[float],
+    seconds: Sequence[Callable[[float], float]],
+    last_ready: Callable[[Sequence[tuple[float, float]]], float] | None = None,
+) -> list[tuple[float, float]]:
+    """The begin and end of each reduction. It begins when its bucket is ready and the previous reduction has ended.
+
+    `last_ready` is a function of the earlier intervals. It returns when the last bucket is ready, if they delay it.
+    """
+    end, intervals = float("-inf"), list[tuple[float, float]]()
+    for place, (moment, duration) in enumerate(zip(ready, seconds, strict=True), start=1):
+        if last_ready is not None and place == len(ready):
+            moment = max(moment, last_ready(intervals))
         begin = max(moment, end)
         end = begin + duration(begin)
-        yield begin, end
+        intervals.append((begin, end))
+    return intervals

@@ -8,9 +8,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from hetsim import effects as fx
 from hetsim.cluster.model import Cluster
 from hetsim.cluster.network.collectives import Collectives
+from hetsim.cluster.network.lateness import Seconds
 from hetsim.runtime.recording.recorder import ALL_REDUCE, GATHER, REGROUP, Recorder, interval_recorder
 from hetsim.sim.clock import SUSPENDED, Callback, VirtualClock
 from hetsim.sim.rank_process import RankProcess
@@ -40,6 +43,8 @@ class PendingCollectives:
         """The number of times that all collectives were dropped."""
         self._in_turn: deque[Callable[[], object]] = deque()
         """The bucket reductions: the current one, followed by waiting ones."""
+        self._beside: list[tuple[int, tuple[float, float]]] = []
+        """The sizes and intervals of the reductions beside the current gradients, if these are slower therefore."""
 
     def all_reduce(self, process: RankProcess, effect: fx.AllReduce, callback: Callback) -> Any:
         """Takes the time of the network's algorithm from the last entry on. Terms are summed in rank order."""
@@ -60,9 +65,36 @@ class PendingCollectives:
         if values_by_rank:
             total = None if term is None else sum_in_rank_order(values_by_rank.values())
             seconds = partial(self._collectives.all_reduce_seconds, size, number)
-            self._in_turn.append(self._completion(fx.GradientSum, seconds, total, ALL_REDUCE, size, then=self._next_bucket))
+            slow = self._collectives.slow_gradients
+            entered = self._pending[fx.GradientSum][0].entered
+            if slow and term is None:
+                seconds = partial(self._reduce_beside, seconds, size)
+            begin = self._completion(fx.GradientSum, seconds, total, ALL_REDUCE, size, then=self._next_bucket)
+            if slow and term is not None:
+                begin = partial(self._begin_last, begin, np.array([entered[rank][1] for rank in sorted(entered)]))
+            self._in_turn.append(begin)
             if len(self._in_turn) == 1:
                 self._in_turn[0]()
+
+    def _reduce_beside(self, seconds: Callable[[float], float], size: int, begins: float) -> float:
+        """The seconds of a reduction beside the gradients. It takes some of their time."""
+        lasting = seconds(begins)
+        self._beside.append((size, (begins, begins + lasting)))
+        return lasting
+
+    def _begin_last(self, begin: Callable[[], object], ends: Seconds) -> None:
+        """Begin the last reduction, once the ranks have made up for what earlier reductions took from their gradients."""
+        sizes, intervals = [size for size, _ in self._beside], [interval for _, interval in self._beside]
+        self._beside.clear()
+        ready = self._collectives.gradients_end(sizes, ends, intervals)
+        if ready <= self.env.now:
+            begin()
+            return
+
+        def begin_late(_: Any) -> None:
+            begin()
+
+        self.env.at(ready, begin_late)
 
     def _next_bucket(self) -> None:
         self._in_turn.popleft()
@@ -122,6 +154,7 @@ class PendingCollectives:
         """Drop all collectives after a change of the membership."""
         self.num_dissolved += 1
         self._in_turn.clear()
+        self._beside.clear()
         for pending in self._pending.values():
             pending.clear()
 

@@ -8,7 +8,7 @@ import pytest
 from cluster_runs import WIRE, built, timed, world
 from worlds import node
 
-from hetsim.cluster.network.collectives import ALGORITHMS
+from hetsim.cluster.network.collectives import ALGORITHMS, AUTO
 
 RACK = {"racks": {"a": {}}}
 IN_A = node(1.0, rack="a")
@@ -281,8 +281,8 @@ REFUSED: dict[str, tuple[list[dict[str, Any]], dict[str, Any], str]] = {
     # collectives
     "an unknown all-reduce": (
         [node(1.0)],
-        {"network": {**WIRE, "all_reduce": "tree"}},
-        f"cluster.network.all_reduce must be {' or '.join(ALGORITHMS)}, not 'tree'",
+        {"network": {**WIRE, "all_reduce": "trees"}},
+        f"cluster.network.all_reduce must be {' or '.join((*ALGORITHMS, AUTO))}, not 'trees'",
     ),
     "two levels without racks": (
         [node(1.0)],

@@ -127,6 +127,51 @@ def test_a_slow_link_has_the_reductions_one_after_another() -> None:
     assert its.seconds == pytest.approx([5 / 3 + 3 * 4])
 
 
+def beside(per_byte: float, *, rate: float = 64.0, seconds: tuple[float, ...] = (1.0, 1.0)) -> list[float]:
+    """The ends of two updates of three samples a node, in buckets of sixteen bytes that each cost as much of a gradient."""
+    nodes = [node(one, overlap_seconds_per_byte=per_byte) for one in seconds]
+    on = cluster(*nodes, network={"latency_seconds": 0.0, "bytes_per_second": rate})
+    its = run(*OVERLAPPED, bucket_bytes=16, on=on, batch_size=3 * len(nodes), budget={"updates": 2})
+    return its.seconds
+
+
+def test_a_reduction_beside_a_gradient_takes_some_of_its_time() -> None:
+    """On two nodes of 3 s, each bucket is reduced in 0.25 s. The first two are ready after 1.67 and 2.33 s, beside the gradient."""
+    assert beside(0.0) == pytest.approx([3.25, 6.5])
+    assert beside(1 / 128) == pytest.approx([3.25 + 2 * 0.125, 6.5 + 4 * 0.125])
+
+
+def test_a_reduction_takes_no_more_than_its_own_seconds() -> None:
+    """As the gradient then stands still while it lasts."""
+    assert beside(1.0) == beside(1 / 64) == pytest.approx([3.75, 7.5])
+
+
+def test_what_is_reduced_after_the_gradient_takes_nothing_from_it() -> None:
+    """The first of 0.8 s is ready after 1.67 s; the second waits for it until 2.47 s, and is beside the gradient for 2/3 of its time."""
+    assert beside(1 / 64, rate=20.0)[0] == pytest.approx(3 + 0.25 + 0.25 * 2 / 3 + 0.8)
+    assert beside(1 / 64, rate=4.0)[0] == beside(0.0, rate=4.0)[0] == pytest.approx(5 / 3 + 3 * 4)
+
+
+def test_a_rank_that_is_done_sooner_loses_nothing() -> None:
+    """Of 3 and 9 s, the first reduction begins after 5 s: only the slow one's gradient is beside it."""
+    assert beside(1 / 128, seconds=(1.0, 3.0))[0] == pytest.approx(9 + 2 * 0.125 + 0.25)
+
+
+@examples(30)
+@given(
+    seconds=st.lists(st.floats(0.1, 3.0), min_size=1, max_size=4),
+    rate=st.floats(1.0, 100.0),
+    costs=st.lists(st.integers(0, 1000), min_size=2),
+)
+def test_it_is_never_faster_and_never_slower_than_one_after_the_other(seconds: list[float], rate: float, costs: list[float]) -> None:
+    """A higher cost never makes a step shorter; with any cost, a step takes at most the gradient and all reductions."""
+    ends = [beside(cost / 1000, rate=rate, seconds=tuple(seconds))[0] for cost in (0, *sorted(costs))]
+    ring = 2 * (len(seconds) - 1) / len(seconds) * 48 / rate
+
+    assert ends == sorted(ends)
+    assert ends[-1] <= (3 * max(seconds) + ring) * (1 + 1e-12)
+
+
 def test_a_rank_without_samples_takes_part_at_once() -> None:
     """The last batch of an epoch has samples for the first node alone."""
     workers = cluster(node(1.0, count=2), network=LINK)

@@ -11,7 +11,7 @@ import known_keys
 from drawn_values import NUMBERS, SIZES, Raw, hostile, misspelt
 
 from hetsim.cluster.distributions import COMMON
-from hetsim.cluster.network.collectives import ALGORITHMS
+from hetsim.cluster.network.collectives import ALGORITHMS, AUTO
 
 RACKS = ("a", "b", "c")
 SLOWDOWN = "load.csv"
@@ -188,7 +188,7 @@ PARTS: dict[str, Callable[[Random], Any]] = {
     "racks": _racks,
     "between": _between,
     "within": lambda rng: rng.choice((*RACKS, None, None)),
-    "all_reduce": lambda rng: rng.choice(tuple(ALGORITHMS)),
+    "all_reduce": lambda rng: rng.choice((*ALGORITHMS, AUTO)),
     "shards": lambda rng: rng.choice((1, 2, 5)),
     "schedule": _schedule,
     "seconds_to_crash": lambda rng: distribution(rng),

@@ -8,6 +8,7 @@ links, but never slower. If messages have a jitter, the added time is computed r
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ import numpy as np
 from hetsim.cluster.compute_times import interpolate
 from hetsim.cluster.model import Cluster, NodeSpec, has_links
 from hetsim.cluster.network.changing import changes, slowdown_of
-from hetsim.cluster.network.lateness import CollectiveLateness
+from hetsim.cluster.network.lateness import CollectiveLateness, Seconds
 from hetsim.cluster.network.link_slowdown import Way, way_seconds
 from hetsim.cluster.network.racks import Rack
 
@@ -35,8 +36,13 @@ class CollectiveStep:
     ways: frozenset[Way] = frozenset()
 
 
-Phase = tuple[tuple[int, CollectiveStep, int], ...]
-"""Simultaneous sequences of equal steps, each as (number of steps, step, parts): a message contains 1/parts of the vector."""
+TREE_EFFICIENCY = 0.92
+"""The share of a link's rate that a tree reaches, by NCCL's model (`ncclTopoTuneModel`)."""
+Phase = tuple[tuple[int, CollectiveStep, float], ...]
+"""Simultaneous sequences of equal steps, each as (number of steps, step, parts): a message contains 1/parts of the vector.
+
+With infinitely many parts, a step takes its latency alone.
+"""
 
 
 class Collectives:
@@ -47,6 +53,7 @@ class Collectives:
         self.members = tuple(range(cluster.num_workers)) if members is None else tuple(members)
         self.seed = seed
         self._cached_seconds: dict[float, float] = {}
+        self._cached_algorithms: dict[float, str] = {}
 
     def all_reduce_seconds(self, nbytes: int, number: Sequence[int] = (), begins: float = 0.0) -> float:
         """Seconds of the network's all-reduce of a vector of `nbytes` bytes; zero for one participant.
@@ -54,19 +61,54 @@ class Collectives:
         `number` identifies the collective within the run, and determines the jitters of its messages. If links change over time, the
         result depends on `begins`, the second at which the collective begins.
         """
-        network = self.cluster.network
+        table = self.cluster.network.all_reduce_table
         if self._changes and len(self.members) > 1:
-            self._cached_seconds[nbytes] = self._changing_seconds(ALGORITHMS[network.all_reduce][2](self), nbytes, begins)
+            self._cached_seconds[nbytes] = self._changing_seconds(ALGORITHMS[self.algorithm(nbytes)][2](self), nbytes, begins)
         elif nbytes not in self._cached_seconds:
-            if network.all_reduce_table:
-                self._cached_seconds[nbytes] = interpolate(network.all_reduce_table, nbytes)
+            if table:
+                self._cached_seconds[nbytes] = interpolate(table, nbytes)
             else:
-                self._cached_seconds[nbytes] = ALGORITHMS[network.all_reduce][0](self, nbytes) if len(self.members) > 1 else 0.0
+                self._cached_seconds[nbytes] = ALGORITHMS[self.algorithm(nbytes)][0](self, nbytes) if len(self.members) > 1 else 0.0
         late = self._lateness(number)
         if late is None:
             return self._cached_seconds[nbytes]
-        ALGORITHMS[network.all_reduce][1](self, nbytes, late)
+        ALGORITHMS[self.algorithm(nbytes)][1](self, nbytes, late)
         return self._cached_seconds[nbytes] + late.last
+
+    def algorithm(self, nbytes: int) -> str:
+        """The algorithm of an all-reduce of `nbytes` bytes. With `auto`, it is that with the fewest seconds by the described links.
+
+        As in NCCL, neither jitter nor changes of the links affect the choice.
+        """
+        if self.cluster.network.all_reduce != AUTO:
+            return self.cluster.network.all_reduce
+        if nbytes not in self._cached_algorithms:
+            self._cached_algorithms[nbytes] = min(CHOICES, key=lambda name: ALGORITHMS[name][0](self, nbytes))
+        return self._cached_algorithms[nbytes]
+
+    @cached_property
+    def slow_gradients(self) -> bool:
+        """Whether a reduction beside a gradient takes some of its time."""
+        return bool(self._overlap_seconds_per_byte.any())
+
+    def gradients_end(self, sizes: Sequence[int], ends: Seconds, intervals: Sequence[tuple[float, float]]) -> float:
+        """The second at which the last member has computed its gradient, beside all-reduces of these sizes in these intervals.
+
+        Without them, the members' gradients end at `ends`. Of an all-reduce, 2(N−1)/N of the vector pass each member's link. So it takes
+        as many times `overlap_seconds_per_byte` of the gradient, but not more than its own seconds. If only a part of it is before the
+        gradient's end, it takes the same part of them.
+        """
+        lost = np.zeros_like(ends)
+        for nbytes, (begin, end) in zip(sizes, intervals, strict=True):
+            if end > begin:
+                share = np.clip((ends - begin) / (end - begin), 0.0, 1.0)
+                lost += share * np.minimum(nbytes * self._overlap_seconds_per_byte, end - begin)
+        return float((ends + lost).max())
+
+    @cached_property
+    def _overlap_seconds_per_byte(self) -> Seconds:
+        num = len(self.members)
+        return 2 * (num - 1) / num * np.array([self.cluster.nodes[rank].overlap_seconds_per_byte for rank in self.members])
 
     def gather_seconds(self, number: Sequence[int] = (), begins: float = 0.0, *, nbytes: int = 8) -> float:
         """Seconds of an all-gather of `nbytes` bytes from each rank, such as a number: N−1 steps around the ring."""
@@ -192,8 +234,58 @@ class Collectives:
                 late.barrier(rack)
         around_racks()
 
+    def tree(self, nbytes: int) -> float:
+        """Chains inside the racks, and a double binary tree among them, in pipelined pieces: NCCL's tree.
+
+        The first piece takes 2(m−1) steps inside the largest rack of m nodes, and 2·floor(log2 R) steps among R racks. All further pieces
+        follow it at `TREE_EFFICIENCY` of the slowest link's rate. Through each link of a chain flow all bytes in both directions. Each tree
+        carries half of the vector, and its inner racks are leaves of the other one: Sanders, Speck, Träff 2009
+        (10.1016/j.parco.2009.09.001).
+        """
+        return sum(
+            max(num_steps * self._seconds(step, nbytes, num_parts) for num_steps, step, num_parts in phase)
+            for phase in self.phases_of_tree()
+            if phase
+        )
+
+    def phases_of_tree(self) -> list[Phase]:
+        """The steps of the first piece without bytes, except the last of them, which has the bytes of the slowest link."""
+        chains, among, num_rings = self._chains
+        depth = len(self._by_rack).bit_length() - 1
+        begins: Phase = tuple((2 * (num - 1) - (not depth), step, math.inf) for num, step in chains)
+        flows: Phase = tuple((1, step, TREE_EFFICIENCY) for _, step in chains)
+        if not depth:
+            return [begins, flows]
+        return [begins, ((2 * depth - 1, among, math.inf),), ((1, among, TREE_EFFICIENCY * 2 * num_rings), *flows)]
+
+    def late_tree(self, nbytes: int, late: CollectiveLateness) -> None:
+        """Add the lateness of each rank at the end. On the way up a rank waits for all ranks below it, on the way down for its parent."""
+        place_of = {rank: place for place, rank in enumerate(self.members)}
+        racks = [[place_of[rank] for rank in rack] for rack in self._by_rack]
+        longest, num_rings = max(map(len, racks)), min(map(len, racks))
+        links = [np.array([[rack[k], rack[k + 1]] for rack in racks if len(rack) > k + 1]).T for k in range(longest - 1)]
+        for first, second in reversed(links):
+            late.send(second, first)
+        for rack in racks:
+            late.barrier(np.array(rack))
+        start, ends = late.seconds.copy(), [late.seconds]
+        for k in range(num_rings):
+            for tree in _double_tree(len(racks)):
+                late.seconds = start.copy()
+                edges = [(np.array([racks[child][k]]), np.array([racks[parent][k]])) for child, parent in tree]
+                for child_place, parent_place in edges:
+                    late.send(child_place, parent_place)
+                for child_place, parent_place in reversed(edges):
+                    late.send(parent_place, child_place)
+                ends.append(late.seconds)
+        late.seconds = np.maximum.reduce(ends)
+        for rack in racks:
+            late.barrier(np.array(rack))
+        for first, second in links:
+            late.send(first, second)
+
     @staticmethod
-    def _seconds(step: CollectiveStep, nbytes: float, num_parts: int = 1) -> float:
+    def _seconds(step: CollectiveStep, nbytes: float, num_parts: float = 1) -> float:
         """Seconds of a step in which every message has `nbytes` / `num_parts` bytes."""
         return max((latency + nbytes / (num_parts * rate) for latency, rate in step.messages), default=0.0)
 
@@ -202,20 +294,21 @@ class Collectives:
         """The latency of the slowest message of a step. A rank that has sent waits up to this long for the other message."""
         return max(((latency + nbytes / (num_parts * rate), latency) for latency, rate in step.messages), default=(0.0, 0.0))[1]
 
-    def _step(self, messages: Iterable[tuple[int, int]]) -> CollectiveStep:
-        """The step in which these (sender, receiver) pairs send at once."""
+    def _step(self, messages: Iterable[tuple[int, int]], *, one_each: bool = True) -> CollectiveStep:
+        """The step in which these (sender, receiver) pairs send at once. `one_each`: no rank sends or receives several messages."""
         cluster = self.cluster
-        if self._alike:
+        if self._alike and one_each:
             message = (cluster.network.latency_seconds, cluster.network.bytes_per_second)
             return CollectiveStep(frozenset([message] if any(True for _ in messages) else []))
-        paths = [cluster.path(sender, receiver) for sender, receiver in messages]
-        crossing = Counter(link for path in paths for link in path.links)
+        paths = [(cluster.path(*ends, divided=True), count) for ends, count in Counter(messages).items()]
+        crossing = Counter(link for path, count in paths for link in count * path.links)
         rates = {link: cluster.capacity(link) / count for link, count in crossing.items()}
-        sent = frozenset((path.latency_seconds, min([path.bytes_per_second, *(rates[link] for link in path.links)])) for path in paths)
+        bounds = [(path.latency_seconds, path.bytes_per_second / count, path.links) for path, count in paths]
+        sent = frozenset((latency, min([bound, *(rates[link] for link in links)])) for latency, bound, links in bounds)
         if not self._changes:
             return CollectiveStep(sent)
         shares = {link: (rate, slowdown_of(cluster, link)) for link, rate in rates.items()}
-        ways = ((path.latency_seconds, path.bytes_per_second, tuple(shares[link] for link in path.links)) for path in paths)
+        ways = ((latency, bound, tuple(shares[link] for link in links)) for latency, bound, links in bounds)
         return CollectiveStep(sent, frozenset(ways))
 
     @cached_property
@@ -252,10 +345,22 @@ class Collectives:
 
     @cached_property
     def _by_rack(self) -> list[list[int]]:
-        racks: dict[str | None, list[int]] = {}
+        """The ranks of each rack. A node without a rack is alone."""
+        racks: dict[str | int, list[int]] = {}
         for rank in self.members:
-            racks.setdefault(self.cluster.nodes[rank].rack, []).append(rank)
+            rack = self.cluster.nodes[rank].rack
+            racks.setdefault(rank if rack is None else rack, []).append(rank)
         return list(racks.values())
+
+    @cached_property
+    def _chains(self) -> tuple[list[tuple[int, CollectiveStep]], CollectiveStep, int]:
+        """Each rack's size and step in both directions of its chain, the step among the racks, and its number of trees side by side."""
+        racks = self._by_rack
+        chains = [(len(rack), self._step(_both_ways(pairwise(rack)), one_each=False)) for rack in racks if len(rack) > 1]
+        num_rings = min(map(len, racks))
+        edges = [edge for tree in _double_tree(len(racks)) for edge in tree]
+        among = [(racks[child][k], racks[parent][k]) for child, parent in edges for k in range(num_rings)]
+        return chains, self._step(_both_ways(among), one_each=False), num_rings
 
     @cached_property
     def _racks(self) -> tuple[list[tuple[int, CollectiveStep]], int, CollectiveStep]:
@@ -273,10 +378,35 @@ ALGORITHMS: dict[str, tuple[Callable[[Collectives, int], float], Late, Callable[
     "ring": (Collectives.ring, Collectives.late_ring, Collectives.phases_of_ring),
     "halving_doubling": (Collectives.halving_doubling, Collectives.late_halving_doubling, Collectives.phases_of_halving_doubling),
     "two_level": (Collectives.two_level, Collectives.late_two_level, Collectives.phases_of_two_level),
+    "tree": (Collectives.tree, Collectives.late_tree, Collectives.phases_of_tree),
 }
-"""For each value of `cluster.network.all_reduce`: functions for the seconds, the lateness, and the phases."""
+"""For each algorithm of `cluster.network.all_reduce`: functions for the seconds, the lateness, and the phases."""
+AUTO, CHOICES = "auto", ("ring", "tree")
+"""The value of `cluster.network.all_reduce` that chooses by the size, and the algorithms among which NCCL chooses, too."""
 
 
 def _around(places: Sequence[T]) -> Iterable[tuple[T, T]]:
     """Pairs of each place and the next one. The last pair is the last and the first place."""
     yield from pairwise([*places, places[0]]) if len(places) > 1 else ()
+
+
+def _both_ways(pairs: Iterable[tuple[T, T]]) -> list[tuple[T, T]]:
+    return [way for one, other in pairs for way in ((one, other), (other, one))]
+
+
+def _double_tree(num: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """The (child, parent) edges of two binary trees over `num` places, from the leaves up. Inner places of one are leaves of the other.
+
+    In the first one, a place is a leaf if its number from 1 is odd. The second one is its mirror image, or is shifted if `num` is odd.
+    """
+    first: list[tuple[int, int]] = []
+    for power in range(num.bit_length()):
+        low = 2**power
+        for place in range(low, num + 1, 2 * low):
+            parent = place - low | 2 * low
+            if parent > num:
+                parent = place - low
+            if parent:
+                first.append((place - 1, parent - 1))
+    moved = [num - 1 - place if num % 2 == 0 else (place + 1) % num for place in range(num)]
+    return first, [(moved[child], moved[parent]) for child, parent in first]

@@ -19,6 +19,8 @@ class Rack:
     half_duplex: bool = False
     link_slowdown: LinkSlowdown | None = None
     latency_seconds: float = 0.0
+    message_bytes_per_second: Capacity = None
+    """The maximum rate of one message through the link, such as that of one of several network cards. Collectives use all of them."""
     within: str | None = None
     """The rack that contains this one."""
 

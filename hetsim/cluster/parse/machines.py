@@ -5,21 +5,32 @@ The GPUs of a machine form a rack. The link of this rack is their shared network
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from hetsim import checks
 from hetsim.cluster.model import MACHINE
+from hetsim.cluster.network.collectives import AUTO
 from hetsim.cluster.parse import values
 from hetsim.cluster.parse.network import EXAMPLE as NETWORK
 from hetsim.cluster.parse.network import OF_SERVER
 from hetsim.cluster.parse.nodes import CHANGES, MAX_NODES_PER_ROW, OF_ROW
 from hetsim.cluster.parse.values import LINKS, Card
 
-LATENCY_INSIDE, LATENCY_OUTWARDS = 10e-6, 20e-6
-"""The latency within a machine, and the latency that each machine adds to a message that leaves or enters: 50 µs between two machines."""
+LATENCY_INSIDE, LATENCY_TCP, LATENCY_RDMA = 2e-6, 24e-6, 3e-6
+"""The latency within a machine, and the latency that each machine adds to a message that leaves or enters, by the kind of network.
+
+So there are 50 µs between two machines by TCP, and 8 µs by InfiniBand or RoCE. NCCL's model has 1.9 µs for a step over NVLink, 2.5 µs
+over PCIe, and 4 to 8.5 µs over InfiniBand (`hwLatencies` of protocol LL128 in src/graph/tuning.cc, NVIDIA/nccl at 5067397c).
+"""
+RDMA_BYTES_PER_SECOND = 12.5e9
+"""The rate of one network card, 100 Gbit/s, from which on it counts as InfiniBand or RoCE."""
+PCIE_BYTES_PER_SECOND = 70e9
+"""The rate inside a machine below which it counts as PCIe: PCIe 5 has 64 GB/s, and the slowest NVLink of an SXM module 80 GB/s."""
+OVERLAP_SHARES = {"PCIe": 1.0, "NVLink": 0.0}
+"""The share of a GPU's compute that its link takes while it carries a reduction, as fitted to published steps (`overlap_share`)."""
 OUTWARDS = ("rack", "latency_seconds", "half_duplex", *CHANGES)
-OF_MACHINE = ("gpus", "inside", *OUTWARDS)
+OF_MACHINE = ("gpus", "inside", "overlap_share", *OUTWARDS)
 OF_NODE = (*(name for name in OF_ROW if name not in (*LINKS, *OUTWARDS)), "speed")
 """The keys of a node that a machine does not set."""
 ONE, GPUS = "{seconds_per_sample: 2.5 ms, network: 1 Gbit/s}", "{count: 2, seconds_per_sample: 2.5 ms}"
@@ -36,13 +47,25 @@ class TranslatedMachines(NamedTuple):
     assumed: frozenset[str]
 
 
+class Inside(NamedTuple):
+    """The bytes per second of a GPU inside its machine: to its neighbour in a pair, and to the others if there are pairs."""
+
+    rate: float
+    across: float | None = None
+
+    @property
+    def slowest(self) -> float:
+        """The rate that decides the kind of the link."""
+        return self.rate if self.across is None else self.across
+
+
 class Kind(NamedTuple):
-    """Equal nodes of a machine. `key` is the config key of one of them. `inside` is in bytes per second."""
+    """Equal nodes of a machine. `key` is the config key of one of them."""
 
     key: str
     node: dict[str, Any]
     num_nodes: int
-    inside: float
+    inside: Inside
 
 
 class Machine(NamedTuple):
@@ -60,6 +83,11 @@ class Machine(NamedTuple):
     def num_nodes(self) -> int:
         """The number of nodes of one copy."""
         return sum(kind.num_nodes for kind in self.kinds)
+
+    @property
+    def is_box(self) -> bool:
+        """Whether the machine is a rack, because it has several GPUs or network cards."""
+        return self.num_nodes > 1 or self.card.num_cards > 1
 
 
 def translate_machines(entries: Mapping[str, Any]) -> TranslatedMachines:
@@ -85,7 +113,7 @@ def translate_machines(entries: Mapping[str, Any]) -> TranslatedMachines:
     inside: dict[str, float] = {}
     for machine in machines:
         outwards = {**machine.card.links, "latency_seconds": machine.latency_seconds, "half_duplex": machine.half_duplex, **machine.changes}
-        if machine.num_nodes == 1:
+        if not machine.is_box:
             rows.append((machine.kinds[0].key, {**machine.kinds[0].node, "count": machine.num_copies, **outwards, "rack": machine.rack}))
             number += machine.num_copies
             continue
@@ -94,15 +122,18 @@ def translate_machines(entries: Mapping[str, Any]) -> TranslatedMachines:
             number += 1
             if box in racks:
                 raise ValueError(f"cluster.network.racks.{box} is the name of a machine with several GPUs: call the rack otherwise")
-            racks[box] = {**outwards, "within": machine.rack}
-            inside[box] = max(kind.inside for kind in machine.kinds)
+            racks[box] = {**outwards, **_message_limit(machine.card), "within": machine.rack}
+            inside[box] = max(kind.inside.slowest for kind in machine.kinds)
             for kind in machine.kinds:
-                links = Card(kind.inside, kind.inside).links
-                rows.append((kind.key, {**kind.node, "count": kind.num_nodes, **links, "rack": box}))
+                node = {**kind.node, **Card.even(kind.inside.rate).links}
+                for rack, count in _racks_inside(box, kind, racks):
+                    rows.append((kind.key, {**node, "count": count, "rack": rack}))
     server = _parse_mapping("cluster.server", entries.get("server"), keys=("network", *OF_SERVER), example="{network: 1 Gbit/s}")
     cards = [machine.card for machine in machines]
+    own_card = None
     if server.get("network") is not None:
-        cards.append(values.card("cluster.server.network", server["network"]))
+        own_card = values.card("cluster.server.network", server["network"])
+        cards.append(own_card)
     server = values.expand_network("cluster.server", server)
     if (box := str(server.get("rack"))) in inside and not {*LINKS} & {*server}:
         raise ValueError(
@@ -110,11 +141,35 @@ def translate_machines(entries: Mapping[str, Any]) -> TranslatedMachines:
             f"{inside[box] / 1e9:g} GB/s}}"
         )
     fastest = Card(*map(max, zip(*cards, strict=True)))
-    defaults = {"seconds_per_update": 0.0, "latency_seconds": LATENCY_OUTWARDS, **fastest.links}
+    defaults = {"seconds_per_update": 0.0, "latency_seconds": _latency_outwards(own_card or fastest), **fastest.links}
     assumed = frozenset(defaults) - frozenset(server)
-    unbounded = max(*fastest, *(kind.inside for machine in machines for kind in machine.kinds))
-    network = {"latency_seconds": LATENCY_INSIDE, **network, "bytes_per_second": unbounded, "racks": racks}
+    unbounded = max(fastest.up, fastest.down, *(kind.inside.rate for machine in machines for kind in machine.kinds))
+    algorithm = {"all_reduce": AUTO} if any(machine.num_nodes > 1 for machine in machines) else {}
+    network = {"latency_seconds": LATENCY_INSIDE, **algorithm, **network, "bytes_per_second": unbounded, "racks": racks}
     return TranslatedMachines(rows, network, {**defaults, **server}, assumed)
+
+
+def _latency_outwards(card: Card) -> float:
+    """The latency that a machine with this card adds to a message."""
+    return LATENCY_RDMA if min(card.up, card.down) / card.num_cards >= RDMA_BYTES_PER_SECOND else LATENCY_TCP
+
+
+def _message_limit(card: Card) -> dict[str, float]:
+    """The keys of a rack whose single messages use one of several cards."""
+    return {"message_bytes_per_second": card.up / card.num_cards} if card.num_cards > 1 else {}
+
+
+def _racks_inside(box: str, kind: Kind, racks: dict[str, Any]) -> Iterator[tuple[str, int]]:
+    """The racks of a machine's GPUs of one kind, and their numbers of GPUs. Pairs are added to `racks`."""
+    if kind.inside.across is None:
+        yield box, kind.num_nodes
+        return
+    for first in range(0, kind.num_nodes, 2):
+        count = min(2, kind.num_nodes - first)
+        card = Card.even(kind.inside.across, count)
+        pair = f"{box} pair{sum(name.startswith(f'{box} ') for name in racks)}"
+        racks[pair] = {**card.links, **_message_limit(card), "within": box}
+        yield pair, count
 
 
 def _refuse_unused(configs: Sequence[Mapping[str, Any]], network: Mapping[str, Any], reference: Mapping[str, Any]) -> None:
@@ -142,6 +197,8 @@ def _parse_machine(key: str, config: Any, reference: Mapping[str, Any], default_
     kinds = _parse_kinds(key, entry, reference)
     count = checks.whole(f"{key}.count", entry.pop("count", 1), most=MAX_NODES_PER_ROW)
     card = values.card(f"{key}.network", entry.pop("network", default_card))
+    if card.num_cards > 1 and kinds[0].inside.rate == 0.0:
+        kinds = [kinds[0]._replace(inside=Inside(card.up))]
     half_duplex = values.flag(key, entry, "half_duplex")
     if half_duplex and card.up != card.down:
         raise ValueError(f"{key} is half_duplex, so its network carries both directions at one rate: write network: 40 Mbit/s")
@@ -149,7 +206,7 @@ def _parse_machine(key: str, config: Any, reference: Mapping[str, Any], default_
         kinds=kinds,
         num_copies=count,
         card=card,
-        latency_seconds=values.number(key, entry, "latency_seconds", LATENCY_OUTWARDS),
+        latency_seconds=values.number(key, entry, "latency_seconds", _latency_outwards(card)),
         half_duplex=half_duplex,
         changes={name: entry[name] for name in CHANGES if name in entry},
         rack=rack,
@@ -187,17 +244,36 @@ def _parse_kinds(key: str, machine: Mapping[str, Any], reference: Mapping[str, A
     kinds = []
     for (of_row, row), count, rate in zip(rows, counts, rates, strict=True):
         _check_row(of_row, row, sum(counts), beside=key)
-        kinds.append(Kind(of_row, _add_reference_times(of_row, row, reference), count, _parse_inside(key, rate, sum(counts))))
+        inside = _parse_inside(key, rate, sum(counts))
+        overlap = _overlap(f"{key}.overlap_share", machine.get("overlap_share"), inside)
+        kinds.append(Kind(of_row, {**overlap, **_add_reference_times(of_row, row, reference)}, count, inside))
     return kinds
 
 
-def _parse_inside(key: str, value: Any, num_gpus: int) -> float:
-    """The rate of a node's link in its machine; 0 if it is alone there."""
+def _parse_inside(key: str, value: Any, num_gpus: int) -> Inside:
+    """The rate of a node's link in its machine, or its rates in a pair and across; 0 if it is alone there."""
     if num_gpus > 1 and value is None:
         raise ValueError(f"{key}.inside is missing: give what each GPU sends inside, such as 12 GB/s for PCIe 3 or 300 GB/s for NVLink")
     if num_gpus == 1 and value is not None:
         raise ValueError(f"{key}.inside does nothing in a machine with one GPU: leave it out, or write gpus: {GPUS} for several")
-    return 0.0 if value is None else values.rate(f"{key}.inside", value)
+    if isinstance(value, Mapping):
+        entry = checks.mapping(f"{key}.inside", value, required=("pairs", "across"))
+        if num_gpus == 2:
+            raise ValueError(f"{key}.inside.pairs does nothing in a machine with two GPUs, which are one pair: write inside: 56 GB/s")
+        return Inside(*(values.rate(f"{key}.inside.{name}", entry[name]) for name in ("pairs", "across")))
+    return Inside(0.0 if value is None else values.rate(f"{key}.inside", value))
+
+
+def _overlap(key: str, share: Any, inside: Inside) -> dict[str, float]:
+    """The key of a node for what a reduction takes from its gradient: a share of the time that its bytes need inside the machine."""
+    if share is not None and checks.number(key, share, zero=True) > 1:
+        raise ValueError(f"{key} is a share from 0 to 1, not {share:g}: of a percentage take a hundredth")
+    if inside.slowest == 0.0:
+        if share is not None:
+            raise ValueError(f"{key} does nothing in a machine with one GPU: leave it out")
+        return {}
+    default = OVERLAP_SHARES["PCIe" if inside.slowest < PCIE_BYTES_PER_SECOND else "NVLink"]
+    return {"overlap_seconds_per_byte": (default if share is None else share) / inside.slowest}
 
 
 def _take_number(key: str, row: dict[str, Any]) -> int:

@@ -8,14 +8,14 @@ from typing import Any
 
 from hetsim import checks
 from hetsim.cluster.model import Network, NodeSpec, Server
-from hetsim.cluster.network.collectives import ALGORITHMS
+from hetsim.cluster.network.collectives import ALGORITHMS, AUTO
 from hetsim.cluster.network.racks import NOTHING, Between, Rack
 from hetsim.cluster.parse import values
 from hetsim.cluster.parse.hosts import CPU, parse_communication, parse_cpu
 from hetsim.cluster.parse.nodes import CHANGES, parse_link_slowdown
 from hetsim.cluster.parse.values import LINKS
 
-OF_RACK = ("oversubscription", "half_duplex", "latency_seconds", "within", *CHANGES)
+OF_RACK = ("oversubscription", "half_duplex", "latency_seconds", "message_bytes_per_second", "within", *CHANGES)
 """The keys of a rack besides its links."""
 OF_SERVER = (
     *("seconds_per_update", "seconds_per_byte", "seconds_per_vector_operation", "noise", "shards", "latency_seconds"),
@@ -29,8 +29,9 @@ SHARING = "max_min"
 
 
 def network_mapping(network: Any) -> Any:
-    """The network as a mapping. A rate alone becomes a mapping."""
-    return {"bytes_per_second": network} if isinstance(network, str | int | float) else network
+    """The network as a mapping. A rate alone becomes a mapping, and so does that of several cards."""
+    is_rate = isinstance(network, str | int | float) or (isinstance(network, Mapping) and "cards" in network)
+    return {"bytes_per_second": network} if is_rate else network
 
 
 def parse_network(config: Any) -> Network:
@@ -48,7 +49,7 @@ def parse_network(config: Any) -> Network:
         sharing=checks.choice("cluster.network.sharing", sharing, ("max_min", "none")),
         jitter_seconds=values.distribution("cluster.network", entry, "jitter_seconds"),
         sharing_noise=values.distribution("cluster.network", entry, "sharing_noise"),
-        all_reduce=checks.choice("cluster.network.all_reduce", algorithm, tuple(ALGORITHMS)),
+        all_reduce=checks.choice("cluster.network.all_reduce", algorithm, (*ALGORITHMS, AUTO)),
         all_reduce_table=() if table is None else values.table("cluster.network.all_reduce_table", table, of="bytes"),
         cpu=parse_communication(entry.get("cpu")),
     )
@@ -160,6 +161,12 @@ def _parse_rack(key: str, entry: Mapping[str, Any], members: Sequence[NodeSpec],
     if carries[LINKS[1]] is None:
         carries[LINKS[1]] = carries[LINKS[0]]
     within = None if entry.get("within") is None else str(entry["within"])
-    half_duplex, latency = values.flag(key, entry, "half_duplex"), values.number(key, entry, "latency_seconds")
-    slowdown = parse_link_slowdown(key, entry)
-    return Rack(**carries, half_duplex=half_duplex, link_slowdown=slowdown, latency_seconds=latency, within=within)
+    limit = entry.get("message_bytes_per_second")
+    return Rack(
+        **carries,
+        half_duplex=values.flag(key, entry, "half_duplex"),
+        link_slowdown=parse_link_slowdown(key, entry),
+        latency_seconds=values.number(key, entry, "latency_seconds"),
+        message_bytes_per_second=None if limit is None else values.rate(f"{key}.message_bytes_per_second", limit),
+        within=within,
+    )

@@ -25,7 +25,7 @@ DRAWN = ("seconds_per_sample", "overhead_seconds", "seconds_per_update", "latenc
 
 OTHERS = (
     *("noise", "slow_spells", "slowdown", "slowdown_period_seconds"),
-    *("max_samples", "micro_batch", "half_duplex", "rack", "device", "cost_per_hour", *CHANGES),
+    *("max_samples", "micro_batch", "half_duplex", "rack", "device", "cost_per_hour", "overlap_seconds_per_byte", *CHANGES),
 )
 OF_ROW = ("count", *DRAWN, "table", *CPU, *COLD, FIRST, *OTHERS)
 """All keys of a row."""
@@ -86,6 +86,7 @@ def parse_nodes(key: str, config: Any, seed: int, index: int) -> Iterator[NodeSp
         rack=None if entry.get("rack") is None else str(entry["rack"]),
         device=None if entry.get("device") is None else checks.device(f"{key}.device", entry["device"]),
         cost_per_hour=_parse_cost(f"{key}.cost_per_hour", entry.get("cost_per_hour")),
+        overlap_seconds_per_byte=_parse_overlap(f"{key}.overlap_seconds_per_byte", entry.get("overlap_seconds_per_byte")),
     )
     for place in range(count):
         yield replace_numbers(node, {name: values[place] for name, values in drawn.items()})
@@ -101,6 +102,10 @@ def _parse_cost(key: str, value: Any) -> float:
     if checks.number(key, value, zero=True) > MAX_COST:
         raise ValueError(f"{key} must be at most {MAX_COST:g}, not {checks.shown(value)}")
     return float(value)
+
+
+def _parse_overlap(key: str, value: Any) -> float:
+    return 0.0 if value is None else float(checks.number(key, value, zero=True))
 
 
 def replace_numbers(node: NodeSpec, numbers: dict[str, Any]) -> NodeSpec:

@@ -19,18 +19,26 @@ MIN_BYTES_PER_SECOND = 1e-3
 """The smallest rate of a link. On a slower link, a message would take longer than any described time."""
 MAX_BYTES_PER_SECOND = 1e300
 """The largest rate of a link. The sum over all links of the largest cluster is finite."""
+MAX_CARDS = 1000
+"""The most network cards of a machine."""
 
 
 class Card(NamedTuple):
-    """The bandwidth of a network card in each direction, in bytes per second."""
+    """The bandwidth of a network card in each direction, in bytes per second, or of equal cards together."""
 
     up: float
     down: float
+    num_cards: int = 1
+
+    @classmethod
+    def even(cls, rate: float, num_cards: int = 1) -> Card:
+        """Cards that send and receive at the same rate each."""
+        return cls(num_cards * rate, num_cards * rate, num_cards)
 
     @property
     def links(self) -> dict[str, float]:
         """The bandwidths as keys of a node or a rack."""
-        return dict(zip(LINKS, self, strict=True))
+        return dict(zip(LINKS, (self.up, self.down), strict=True))
 
 
 def sequence(key: str, value: Any, of: str) -> Sequence[Any]:
@@ -64,13 +72,16 @@ def rate(key: str, value: Any) -> float:
 
 
 def card(key: str, value: Any) -> Card:
-    """A network card from one rate, or from `up` and `down`."""
+    """A network card from one rate, or from `up` and `down`; several from `cards` and the rate of `each`."""
     if value is None:
         raise ValueError(f"{key} is missing: give the rate of its network card, such as 1 Gbit/s")
     if not isinstance(value, Mapping):
-        return Card(*2 * [rate(key, value)])
-    entry = checks.mapping(key, value, required=Card._fields)
-    return Card(*(rate(f"{key}.{name}", entry[name]) for name in Card._fields))
+        return Card.even(rate(key, value))
+    if "cards" in value:
+        entry = checks.mapping(key, value, required=("cards", "each"))
+        return Card.even(rate(f"{key}.each", entry["each"]), checks.whole(f"{key}.cards", entry["cards"], most=MAX_CARDS))
+    entry = checks.mapping(key, value, required=("up", "down"))
+    return Card(rate(f"{key}.up", entry["up"]), rate(f"{key}.down", entry["down"]))
 
 
 def expand_network(key: str, entry: Mapping[str, Any]) -> dict[str, Any]:
@@ -80,7 +91,10 @@ def expand_network(key: str, entry: Mapping[str, Any]) -> dict[str, Any]:
         return others
     if link := next((name for name in LINKS if entry.get(name) is not None), None):
         raise ValueError(f"{key} has a network and {link}, which replaces it: leave one of them out")
-    return {**others, **card(f"{key}.network", network).links}
+    its_card = card(f"{key}.network", network)
+    if its_card.num_cards > 1:
+        raise ValueError(f"{key}.network has several cards, which only machines have: give the rate of one")
+    return {**others, **its_card.links}
 
 
 def flag(key: str, entry: Mapping[str, Any], name: str) -> bool:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
 
 from hetsim import effects as fx
 from hetsim.cluster.compute_times import share_ready
@@ -336,7 +339,9 @@ class ProcessWorld:
             def seconds_of(size: int, bucket: Bucket) -> Callable[[float], float]:
                 return lambda begin: self.collectives.all_reduce_seconds(size, (*number, bucket.start), begin - began)
 
-            planned = list(reduction_intervals(map(max, zip(*ranks, strict=True)), map(seconds_of, sizes, buckets)))
+            *_, ends = entered = list(zip(*ranks, strict=True))
+            last_ready = partial(self.collectives.gradients_end, sizes[:-1], np.array(ends)) if self.collectives.slow_gradients else None
+            planned = reduction_intervals([*map(max, entered)], [*map(seconds_of, sizes, buckets)], last_ready)
             begin, end_of_last = planned[-1]
             over = self.pace.due("all_reduce", begin, end_of_last - begin)
             intervals = [(since, until) for since, (_, until) in zip(ready, planned, strict=True)]

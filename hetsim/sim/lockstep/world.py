@@ -156,7 +156,8 @@ class LockstepWorld:
         number = self.state.enter_collective()
         numbers = [(*number, bucket.start) for bucket in buckets]
         seconds = [partial(self._collectives.all_reduce_seconds, size, number) for size, number in zip(sizes, numbers, strict=True)]
-        reductions = reduction_intervals([float(ranks.max()) for ranks in entered], seconds)
+        last_ready = partial(self._collectives.gradients_end, sizes[:-1], end) if self._collectives.slow_gradients else None
+        reductions = reduction_intervals([float(ranks.max()) for ranks in entered], seconds, last_ready)
         for since, size, (_, until) in zip(entered, sizes, reductions, strict=True):
             over = np.full_like(now, until)
             self._record_rows(ALL_REDUCE, since, over, self.state.version, size=size)
