@@ -43,9 +43,7 @@ NAME = "forks"
 MODULES = (
     "hetsim",
     "hetsim.cli.",
-    "hetsim.sweeps.",
-    "hetsim.searches.",
-    "hetsim.advice.",
+    "hetsim.pool.",
     "torch.distributed.run",
 )
 LAUNCHERS = ("hetsim.cli.launch", "torch.distributed.run")

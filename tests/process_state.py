@@ -86,8 +86,8 @@ def changes(before: dict[str, Any], after: dict[str, Any]) -> dict[str, str]:
     for name, was in before.items():
         now = after[name]
         if isinstance(was, dict) and name in ("loggers", "functions", "environment"):
-            now = {key: value for key, value in now.items() if key in was or name == "environment"}
-            differ = {key: (was.get(key), now.get(key)) for key in {*was, *now} if was.get(key) != now.get(key)}
+            names = {*was, *now} if name == "environment" else was
+            differ = {key: (was.get(key), now.get(key)) for key in names if was.get(key) != now.get(key)}
             if differ:
                 found[name] = repr(differ)[:500]
         elif isinstance(was, dict):
@@ -371,18 +371,24 @@ def main() -> None:
     torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1))(torch.ones(1, 1)).sum().backward()
     torch.distributed.destroy_process_group()
     names = sys.argv[1:] or CALLS
+    before = state()
     for name in names:
         if inspect.isgeneratorfunction(CALLS[name]):
             steps = CALLS[name]()
             act = partial(next, steps)
             act()
+            before = state()
         else:
             act, steps = CALLS[name], ()
-        before = state()
+        gc.freeze()  # what was there before need not be looked at
         act()
         gc.collect()
-        print(json.dumps([name, changes(before, state())]), flush=True)
-        deque(steps, maxlen=0)
+        after = state()
+        print(json.dumps([name, changes(before, after)]), flush=True)
+        before = after
+        if steps:
+            deque(steps, maxlen=0)
+            before = state()
 
 
 if __name__ == "__main__":
