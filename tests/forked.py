@@ -111,7 +111,7 @@ def _started(args: Any, executables: Any, close_fds: bool, keep: Any, cwd: Any, 
     """What `fork_exec` is called with, and the id of the process."""
     errors, session, group, identity, prepare = rest[7], rest[9], rest[10], rest[11:15], rest[15]
     words = [os.fsdecode(word) for word in args]
-    if close_fds and prepare is None and identity == (None, None, None, -1) and not _starts_are_real and _is_known(words):
+    if close_fds and prepare is None and identity == (None, None, None, -1) and not _starts_are_real and is_forked(words):
         variables = dict(os.environ) if env is None else dict(os.fsdecode(each).split("=", 1) for each in env)
         ends = {0: rest[0], 1: rest[3], 2: rest[5]}
         files = {target: target if number == -1 else number for target, number in ends.items()}
@@ -143,7 +143,8 @@ def _forked(start: Start, files: list[int]) -> int | None:
     return pid
 
 
-def _is_known(words: list[str]) -> bool:
+def is_forked(words: list[str]) -> bool:
+    """Whether a process with this command line is a fork."""
     if words[0] != PYTHON:
         return False
     rest = list(_without_options(words))
