@@ -299,13 +299,13 @@ QUICK = cluster(
 def test_every_method_runs_in_real_processes(names: list[str]) -> None:
     """All in one set of processes: each position once, versions in order, the simulator's parameters where time decides nothing."""
     made = {
-        name: short(name, "workload=digits", workload={}, cluster=QUICK, batch_size=48, dtype="float64", budget={"epochs": 0.4})
+        name: short(name, "workload=digits", workload={}, cluster=QUICK, batch_size=48, dtype="float64", budget={"epochs": 0.3})
         for name in names
     }
 
     told = dict(zip(made, run_all_in_processes(list(made.values()), timeout=180), strict=True))
 
-    positions = round(0.4 * 1437)
+    positions = round(0.3 * 1437)
     for name, parts in told.items():
         leader = parts[made[name].leader]
         last = leader.states[-1]

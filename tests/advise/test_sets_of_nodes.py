@@ -48,7 +48,7 @@ CLUSTERS: dict[str, list[str]] = {
         "cluster.network={latency_seconds: 1e-4, bytes_per_second: 1e8}",
     ],
 }
-SIZES = ("workload=phantom", "workload.num_parameters=250000", "workload.num_samples=640", "batch_size=64", "budget.epochs=2")
+SIZES = ("workload=phantom", "workload.num_parameters=250000", "workload.num_samples=640", "batch_size=64", "budget.epochs=1")
 RUN = ("backend=sim", "trace=none", "pictures=false", "evaluate_every_epochs=0.1")
 SOME = "method=ssgd,ddp,hetgrad,asgd,fedbuff,local_sgd"
 

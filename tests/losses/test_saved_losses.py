@@ -38,7 +38,7 @@ STOPPED_AT = {"server": 100, "stopping_server": 100, "async_local_steps": 100, "
 @pytest.mark.sampled(1)
 def test_a_saved_run_goes_on_without_a_worker_and_so_does_what_is_resumed(which: str, tmp_path: Path) -> None:
     """It loses a worker, saves itself again, is stopped, goes on with all and loses another: no position is lost or applied twice."""
-    described, emulate = small(which, epochs=8 if which == "local_servers" else 40), emulated(which)
+    described, emulate = small(which, epochs={"local_servers": 8, "all_reduce": 16}.get(which, 40)), emulated(which)
     saved = replace(described, checkpoint=Checkpointing(every_updates=5))
     first, second = tmp_path / "first", tmp_path / "second"
 
@@ -69,7 +69,7 @@ def test_a_saved_run_goes_on_without_a_worker_and_so_does_what_is_resumed(which:
 @pytest.mark.sampled(1)
 def test_a_checkpoint_knows_what_each_worker_has_done(which: str, tmp_path: Path) -> None:
     """Also where workers answer a local server, and one of them is lost."""
-    described = replace(small(which, epochs=8), checkpoint=Checkpointing(every_updates=4, keep=1000))
+    described = replace(small(which, epochs=8 if which == "local_servers" else 4), checkpoint=Checkpointing(every_updates=4, keep=1000))
 
     survive(described, Faults().kill(rank=0, at_update=2), tmp_path, emulate=emulated(which), lost_after=30)
 
@@ -82,7 +82,7 @@ def test_a_checkpoint_knows_what_each_worker_has_done(which: str, tmp_path: Path
 @pytest.mark.slow
 def test_a_leader_that_is_killed_while_it_saves_leaves_whole_checkpoints(tmp_path: Path) -> None:
     """Without a server another rank goes on, and saves the run when that is due again."""
-    described = replace(small("all_reduce", epochs=8), checkpoint=Checkpointing(every_updates=5, keep=1000))
+    described = replace(small("all_reduce", epochs=4), checkpoint=Checkpointing(every_updates=5, keep=1000))
 
     run = survive(described, Faults().kill_in_save(rank=0, at_update=20), tmp_path, lost_after=30)
 
@@ -97,7 +97,7 @@ def test_a_leader_that_is_killed_while_it_saves_leaves_whole_checkpoints(tmp_pat
 @pytest.mark.slow
 def test_a_server_that_is_killed_while_it_saves_leaves_the_checkpoint_before(tmp_path: Path) -> None:
     """From which the run goes on; nothing else of it is left."""
-    described = replace(small("server", epochs=8), checkpoint=Checkpointing(every_updates=20))
+    described = replace(small("server", epochs=4), checkpoint=Checkpointing(every_updates=20))
     folder = tmp_path / "first" / "run"
 
     with pytest.raises(RunFailed, match=r"^the process of rank 3, the server, ended by itself \(exit status -9\): the run is lost$"):
@@ -107,7 +107,7 @@ def test_a_server_that_is_killed_while_it_saves_leaves_the_checkpoint_before(tmp
 
     assert 1 <= len(left) <= 2
     assert all(read(path) and int(path.name[:12]) < 60 for path in left)
-    assert rest.summary["num_samples"] == 8 * SMALL["num_samples"]
+    assert rest.summary["num_samples"] == 4 * SMALL["num_samples"]
 
 
 @pytest.mark.slow

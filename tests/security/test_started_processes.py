@@ -77,7 +77,7 @@ def test_loader_workers_import_what_their_rank_imports(
     assert not (elsewhere / "mark").exists()
 
 
-@pytest.mark.parametrize("typed", ["backend=dist", "-m seed=1,2 hydra/launcher=joblib", "-m seed=1,2 hydra/launcher=submitit_local"])
+@pytest.mark.parametrize("typed", ["backend=dist", "-m seed=1 hydra/launcher=joblib", "-m seed=1 hydra/launcher=submitit_local"])
 def test_a_commands_processes_read_nothing_in_the_current_folder(typed: str, elsewhere: Path) -> None:
     """No module, and no matplotlibrc, in which Matplotlib up to version 3.10 evaluates Python: it would complain about this one."""
     (elsewhere / "matplotlibrc").write_text("axes.prop_cycle: nothing\n")

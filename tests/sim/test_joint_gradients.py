@@ -43,7 +43,7 @@ FAULTS = {"faults": {"detection_seconds": 1e-3, "schedule": [{"nodes": [1, 7], "
 
 def simulated(*words: str, batched: bool | str = "auto", change: Callable[[Task], None] | None = None, **keys: Any) -> Run:
     """A run of digits with twenty workers; `change` changes its task."""
-    made = experiment("workload=digits", *words, **{"cluster": WORKERS, "batch_size": 160, "budget": {"epochs": 2}, **keys})
+    made = experiment("workload=digits", *words, **{"cluster": WORKERS, "batch_size": 160, "budget": {"epochs": 1}, **keys})
     return computed(made, change, batched=batched)
 
 
@@ -126,8 +126,8 @@ def test_any_parameters_go_together() -> None:
         (("method=asgd",), {}),
         (("method=ssgd",), {}),
         (("method=dbs_sgd",), {}),
-        (("method=local_sgd",), {}),
-        (("method=asgd", "nonfinite=skip"), {"cluster": {**WORKERS, **FAULTS}}),
+        (("method=local_sgd",), {"budget": {"epochs": 2}}),
+        (("method=asgd", "nonfinite=skip"), {"cluster": {**WORKERS, **FAULTS}, "budget": {"epochs": 2}}),
     ],
     ids=lambda each: " ".join(each),
 )
@@ -206,10 +206,10 @@ def refused(change: Callable[[Task], None], *words: str) -> str:
     """The only warning of a run with the changed task, which ends with the bits of one by one."""
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        run = simulated(*words, change=change, budget={"updates": 5})
+        run = simulated(*words, change=change, budget={"updates": 3})
 
     (warning,) = told
-    assert torch.equal(run.weights, simulated(*words, batched=False, budget={"updates": 5}).weights)
+    assert torch.equal(run.weights, simulated(*words, batched=False, budget={"updates": 3}).weights)
     return str(warning.message)
 
 
