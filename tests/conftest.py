@@ -39,11 +39,12 @@ settings.register_profile("long", max_examples=2000, derandomize=False, database
 settings.load_profile("hetsim")
 
 FIRST = (
-    *("test_readme.py", "security/test_code.py", "test_every_method.py", "distributed/test_processes.py", "owned/test_owned_data.py"),
-    *("losses/test_saved_losses.py", "test_python.py", "advise/test_advise.py", "workloads/test_loader_workers.py", "test_command.py"),
-    *("test_studies.py", "workloads/test_models.py", "test_sweeps.py", "losses/test_succession.py", "distributed/test_killed_processes.py"),
-    *("security/test_folders.py", "losses/test_losses.py", "distributed/test_hosts.py", "losses/test_launched_losses.py"),
-    *("test_site.py", "ddp/test_ddp_laws.py", "ddp/test_ddp_loops.py", "test_wheel.py", "fuzz/test_fuzz.py"),
+    *("test_no_side_effects.py", "test_readme.py", "security/test_code.py", "test_every_method.py", "distributed/test_processes.py"),
+    *("owned/test_owned_data.py", "losses/test_saved_losses.py", "test_python.py", "advise/test_advise.py"),
+    *("workloads/test_loader_workers.py", "test_command.py", "test_studies.py", "workloads/test_models.py", "test_sweeps.py"),
+    *("losses/test_succession.py", "distributed/test_killed_processes.py", "security/test_folders.py", "losses/test_losses.py"),
+    *("distributed/test_hosts.py", "losses/test_launched_losses.py", "test_site.py", "ddp/test_ddp_laws.py", "ddp/test_ddp_loops.py"),
+    *("test_wheel.py", "fuzz/test_fuzz.py"),
 )
 """The files that take longest: none of them is to begin when the other test processes are about to end."""
 

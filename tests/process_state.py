@@ -293,7 +293,8 @@ def search() -> None:
 def advise() -> None:
     import hetsim
 
-    advice = hetsim.advise("cluster=uniform4", "method=ssgd,asgd", "timing", processes=1)
+    words = ("workload=phantom", "workload.num_parameters=1000", "workload.num_samples=1200", "budget.epochs=1")
+    advice = hetsim.advise("cluster=uniform4", "method=ssgd,asgd", "timing", *words, processes=1)
     _ = advice.picture()._repr_png_(), advice._repr_html_(), repr(advice)
 
 
