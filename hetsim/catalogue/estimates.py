@@ -7,8 +7,8 @@ The law is additive in logarithms, fitted by ridge regression to all rows:
 The fixed part is that of the GPU's own batch curve, or else of the model's (`curves`), so it does not grow with the batches that large GPUs
 were measured with. Cards of one chip differ by a factor: the median ratio in the series that measured both, or that of their float32 peaks.
 
-The errors are measured by leaving out all rows of a pair of chip and model, in any precision and from any source, and by leaving out each
-series of a card whose chip was measured by the same series.
+The error of a pair of chip and model is measured without all its rows, in any precision and from any source. That of a card whose twin was
+measured is measured without the series.
 """
 
 from __future__ import annotations

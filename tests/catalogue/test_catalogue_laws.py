@@ -11,9 +11,10 @@ import pages
 import pytest
 import yaml
 
+from hetsim.catalogue import curves
 from hetsim.catalogue.own import catalogue_of
 from hetsim.catalogue.tables import PRECISIONS, SHARDED, Catalogue, shipped_catalogue
-from hetsim.catalogue.times import Choice, Times
+from hetsim.catalogue.times import REACHED, STATES, STATES_IN_HALF, Choice, Times
 from hetsim.cluster.compute_times import interpolate
 
 SHIPPED = shipped_catalogue()
@@ -64,13 +65,17 @@ def test_a_small_batch_of_a_large_card_takes_what_its_twin_takes() -> None:
 
 
 def test_no_time_exceeds_the_peak_of_the_data_sheet() -> None:
-    """Neither a measured row nor an estimate, at any batch size of its table and beyond."""
-    assert max(map(SHIPPED.peak_share, SHIPPED.rows)) <= 1
+    """Neither a measured row nor an estimate, at any batch size of its table and beyond. Estimates stay at what programs reach."""
+    shares = sorted(map(SHIPPED.peak_share, SHIPPED.rows))
+
+    assert shares[-1] <= 1
+    assert shares[-len(shares) // 50] <= REACHED
     for (gpu, model, precision), times in ALL.items():
         flops, peak = SHIPPED.models[model].flops, SHIPPED.gpus[gpu].peak(precision)
         if times is not None and flops and peak:
             for batch in (*(batch for batch, _ in times.table), *([] if times.num_measured > 1 else [1, 10**6])):
-                assert batch * flops / interpolate(times.table, batch) <= 1.0001 * peak, (gpu, model, precision, batch)
+                share = batch * flops / interpolate(times.table, batch) / peak
+                assert share <= 1.0001 * (1 if times.num_measured else REACHED), (gpu, model, precision, batch)
 
 
 def test_a_card_holds_the_states_of_what_it_trains() -> None:
@@ -179,3 +184,16 @@ def test_nine_of_ten_sources_are_in_their_interval() -> None:
     assert all(all(row) for row in measured.series_cells())
     steps = [step for step in measured.published() if step.model == "resnet50"]
     assert {(step.gpu, step.batch) for step in steps} >= {("rtx3090", 64), ("rtx4090", 64)}
+
+
+def test_the_page_has_the_numbers_of_the_code() -> None:
+    """Those in prose; `docs/refresh.py` writes the others."""
+    page = pages.text("catalogue.md")
+
+    for phrase in (
+        f"exceeds {100 * REACHED:.0f} % of the peak",
+        f"at most {curves.NEAR} times",
+        f"{STATES} bytes a parameter",
+        f"({STATES_IN_HALF} in",
+    ):
+        assert phrase in page
