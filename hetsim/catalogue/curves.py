@@ -93,10 +93,6 @@ class FixedParts:
             return statistics.median(of_source)
         return min(statistics.median(of_model.values() or _median_by_model(parts) or [0.0]), quickest)
 
-    def has_curves(self, model: str) -> bool:
-        """Whether a curve of this model was measured."""
-        return any(key[2] == model for key in self.of_curves)
-
     def left_out_errors(self, *, without_model: bool) -> list[float]:
         """For each curve, the median relative error of the line through its largest batch, by the curves of other GPUs (and models).
 

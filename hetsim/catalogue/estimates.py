@@ -157,7 +157,7 @@ class Law:
 
     def shape_error(self, model: str) -> float:
         """The relative error that covers the share `COVERED` of the left-out curves: the error of a batch size that was not measured."""
-        return self._shape_errors[self.fixed.has_curves(model)]
+        return self._shape_errors[any(key[2] == model for key in self.fixed.curves)]
 
     @cached_property
     def _shape_errors(self) -> tuple[float, float]:
