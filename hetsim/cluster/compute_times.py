@@ -48,7 +48,7 @@ class StepTimes:
         To find out, it asks an equal node without noise for a few sizes at a few moments.
         """
         node = self.node
-        if node.table or node.micro_batch is not None or self.slowdown is not None:
+        if node.table or node.micro_batch is not None or self.slowdown is not None or node.loading:
             return None
         steady = type(self)(replace(node, noise=None), seed=0, rank=0)
         line = node.overhead_seconds, node.seconds_per_sample
@@ -64,7 +64,8 @@ class StepTimes:
         seconds += _pass(self.node, rest) if rest or not samples else 0.0
         if self._factors is not None:
             seconds *= next(self._factors)
-        return seconds if self.slowdown is None else self.slowdown.stretch(seconds, start)
+        seconds = seconds if self.slowdown is None else self.slowdown.stretch(seconds, start)
+        return max(seconds, samples * self.node.loading)
 
     def update_seconds(self, start: float, *, local: bool = False) -> float:
         """The seconds of an optimizer step on the node, if it starts at second `start` of the run. `local`: of a local step."""
@@ -75,14 +76,15 @@ class StepTimes:
 def share_ready(node: NodeSpec, samples: int, ready: float) -> float:
     """Return the fraction of a gradient's seconds after which a bucket is complete.
 
-    `ready` is this fraction for a gradient in a single pass. With a `micro_batch`, the last pass completes the buckets.
+    `ready` is this fraction for a gradient in a single pass. With a `micro_batch`, the last pass completes the buckets. A node that waits
+    for its loader waits before it computes.
     """
-    most = node.micro_batch
-    if most is None or samples <= most:
+    most, node = node.micro_batch or samples, node.on_its_share
+    if samples <= most and not node.loading:
         return ready
-    num_passes, rest = divmod(samples, most)
+    num_passes, rest = divmod(samples, most or 1)
     full, last = _pass(node, most), _pass(node, rest or most)
-    total = num_passes * full + (last if rest else 0.0)
+    total = max(num_passes * full + (last if rest else 0.0), samples * node.loading)
     return 1.0 - (1.0 - ready) * (last / total if total else 1.0)
 
 

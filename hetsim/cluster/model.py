@@ -42,6 +42,8 @@ class NodeSpec:
     seconds_per_sample: float = 0.0
     overhead_seconds: float = 0.0
     table: tuple[tuple[int, float], ...] = ()
+    loading: float = 0.0
+    """The seconds in which its loader prepares a sample, beside the computing. A gradient takes at least those of all its samples."""
     seconds_per_update: float = 0.0
     seconds_per_local_update: float | None = None
     """The time of a local step's update; None: `seconds_per_update`."""

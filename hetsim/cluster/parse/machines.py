@@ -30,7 +30,7 @@ PCIE_BYTES_PER_SECOND = 70e9
 OVERLAP_SHARES = {"PCIe": 1.0, "NVLink": 0.0}
 """The share of a GPU's compute that its link takes while it carries a reduction, as fitted to published steps (`overlap_share`)."""
 OUTWARDS = ("rack", "latency_seconds", "half_duplex", *CHANGES)
-OF_MACHINE = ("gpus", "inside", "overlap_share", *OUTWARDS)
+OF_MACHINE = ("gpus", "inside", "overlap_share", "loading", *OUTWARDS)
 OF_NODE = (*(name for name in OF_ROW if name not in (*LINKS, *OUTWARDS)), "speed")
 """The keys of a node that a machine does not set."""
 ONE, GPUS = "{seconds_per_sample: 2.5 ms, network: 1 Gbit/s}", "{count: 2, seconds_per_sample: 2.5 ms}"
@@ -235,12 +235,15 @@ def _parse_kinds(key: str, machine: Mapping[str, Any], reference: Mapping[str, A
     if not rows:
         raise ValueError(f"{key}.gpus is empty: describe at least one GPU, such as {GPUS}")
     if "gpus" in machine:
-        if misplaced := next((name for name in machine if name in OF_NODE and name != "count"), None):
+        if misplaced := next((name for name in machine if name in OF_NODE and name not in ("count", "loading")), None):
             raise ValueError(f"{key}.{misplaced} is not a key of a machine with gpus: keys of a node belong into {key}.gpus")
         checks.mapping(key, machine, optional=("count", "network", *OF_MACHINE))
         rows = [(of_row, _parse_mapping(of_row, row, example=GPUS)) for of_row, row in rows]
     counts = [_take_number(of_row, row) if "gpus" in machine else 1 for of_row, row in rows]
     rates = [row.pop("inside", machine.get("inside")) for _, row in rows]
+    if machine.get("loading") is not None:
+        seconds = checks.seconds(f"{key}.loading", machine["loading"]) * sum(counts)
+        rows = [(of_row, _add_loading(of_row, row, seconds)) for of_row, row in rows]
     kinds = []
     for (of_row, row), count, rate in zip(rows, counts, rates, strict=True):
         _check_row(of_row, row, sum(counts), beside=key)
@@ -248,6 +251,13 @@ def _parse_kinds(key: str, machine: Mapping[str, Any], reference: Mapping[str, A
         overlap = _overlap(f"{key}.overlap_share", machine.get("overlap_share"), inside)
         kinds.append(Kind(of_row, {**overlap, **_add_reference_times(of_row, row, reference)}, count, inside))
     return kinds
+
+
+def _add_loading(key: str, row: dict[str, Any], seconds: float) -> dict[str, Any]:
+    """The row with the loader that all GPUs of its machine share equally."""
+    if row.get("loading") is not None:
+        raise ValueError(f"{key}.loading and its machine's loading exclude each other: that of the machine is shared by its GPUs")
+    return {**row, "loading": seconds}
 
 
 def _parse_inside(key: str, value: Any, num_gpus: int) -> Inside:

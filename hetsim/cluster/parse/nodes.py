@@ -24,7 +24,7 @@ DRAWN = ("seconds_per_sample", "overhead_seconds", "seconds_per_update", "latenc
 """The keys for which a row of nodes may give a distribution. A number is drawn for each of its nodes."""
 
 OTHERS = (
-    *("noise", "slow_spells", "slowdown", "slowdown_period_seconds"),
+    *("loading", "noise", "slow_spells", "slowdown", "slowdown_period_seconds"),
     *("max_samples", "micro_batch", "half_duplex", "rack", "device", "cost_per_hour", "overlap_seconds_per_byte", *CHANGES),
 )
 OF_ROW = ("count", *DRAWN, "table", *CPU, *COLD, FIRST, *OTHERS)
@@ -73,6 +73,7 @@ def parse_nodes(key: str, config: Any, seed: int, index: int) -> Iterator[NodeSp
     node = NodeSpec(
         **numbers,
         table=table,
+        loading=_parse_loading(key, entry),
         noise=values.distribution(key, entry, "noise"),
         slow_spells=_parse_spells(f"{key}.slow_spells", entry.get("slow_spells")),
         slowdown=slowdown,
@@ -94,6 +95,13 @@ def parse_nodes(key: str, config: Any, seed: int, index: int) -> Iterator[NodeSp
 
 def _parse_count(key: str, entry: Mapping[str, Any], name: str) -> int | None:
     return None if entry.get(name) is None else checks.whole(f"{key}.{name}", entry[name])
+
+
+def _parse_loading(key: str, entry: Mapping[str, Any]) -> float:
+    seconds: float = values.number(key, entry, "loading")
+    if seconds and entry.get("host") is not None:
+        raise ValueError(f"{key} has a loader and a host, whose cores the loader would share: leave one of loading and host out")
+    return seconds
 
 
 def _parse_cost(key: str, value: Any) -> float:
