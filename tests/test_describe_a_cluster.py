@@ -23,7 +23,7 @@ COMMANDS: dict[str, Callable[[], object]] = {"hetsim": main, "hetsim-table": tab
 QUICK = {"hetsim": ["pictures=false"], "hetsim-table": [], "hetsim-advise": ["-m", "budget.updates=2", "pictures=false"]}
 """What is added to each command. An advice is a sweep of its methods here: it has tests of its own."""
 TYPED = [shlex.split(line) for block in re.findall(r"```sh\n(.*?)```", PAGE, flags=re.DOTALL) for line in block.splitlines()]
-NUM_NODES = {"boxes": 6, "desktops": 2, "gpus": 11, "racks": 16, "spot": 4, "regions": 8, "phones": 40}
+NUM_NODES = {"boxes": 6, "desktops": 2, "gpus": 11, "pods": 64, "racks": 16, "spot": 4, "regions": 8, "phones": 40}
 
 
 @pytest.mark.parametrize("name", NUM_NODES)
