@@ -39,8 +39,9 @@ CLUSTERS: dict[str, list[str]] = {
         "++cluster.server={seconds_per_update: 1e-4, uplink_bytes_per_second: 1e8, downlink_bytes_per_second: 1e8}",
     ],
     "boxes": [
-        f"cluster.nodes=[{{count: 2, seconds_per_sample: 1e-3, {ROW}, rack: b0}}, {{count: 2, seconds_per_sample: 4e-3, {ROW}, rack: b1}}]",
-        f"++cluster.network={{latency_seconds: 1e-4, bytes_per_second: 1e9, racks: {BOXES}}}",
+        f"cluster.nodes=[{{count: 2, seconds_per_sample: 1e-3, {ROW}, rack: b0, overlap_seconds_per_byte: 1e-8}}, "
+        f"{{count: 2, seconds_per_sample: 4e-3, {ROW}, rack: b1}}]",
+        f"++cluster.network={{latency_seconds: 1e-4, bytes_per_second: 1e9, racks: {BOXES}, all_reduce: auto}}",
     ],
     "a straggler, a table": [
         f"cluster.nodes=[{{count: 2, table: [[4, 0.01], [16, 0.02], [64, 0.1]], seconds_per_update: 1e-4}}, "

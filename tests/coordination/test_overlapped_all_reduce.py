@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from threading import current_thread
@@ -15,6 +15,7 @@ import torch
 from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from processes import run_in_processes
 from threads import run_in_threads
 from torch import nn
 from torch.nn import functional
@@ -331,6 +332,29 @@ def test_real_ranks_that_overlap_have_the_simulators_bits() -> None:
         assert isinstance(end, RankRun), ends
         assert torch.equal(end.last.weights, expected)
     assert len(buckets_of(described.load()[0])(400)) == 3
+
+
+@pytest.mark.slow
+def test_real_ranks_are_held_while_reductions_take_time_from_their_gradients() -> None:
+    """A step takes what it takes in virtual time, or longer, and that is much more than without."""
+
+    def described(per_byte: float) -> Experiment:
+        nodes = [node(seconds, overlap_seconds_per_byte=per_byte) for seconds in (4e-3, 1e-3, 2e-3)]
+        on = cluster(*nodes, network={"latency_seconds": 0.0, "bytes_per_second": 1e6})
+        model = {"model": "mlp", "model_options": {"hidden": [40, 40, 40, 40]}}
+        sizes = {"coordination": {"bucket_bytes": 2000}, "batch_size": 60, "budget": {"updates": 4}}
+        return experiment(*OVERLAPPED, "workload=digits", workload=model, cluster=on, **sizes)
+
+    def ends(rows: Sequence[Any]) -> list[float]:
+        """The end of each version's last reduction."""
+        return [max(row.end for row in rows if row.kind == "all_reduce" and row.version == version) for version in range(4)]
+
+    alone, beside = (ends(simulate(described(per_byte), trace="full").rows()) for per_byte in (0.0, 1.0))
+    real = ends([row for part in run_in_processes(described(1.0)) for row in part.rows])
+
+    assert beside[-1] > 1.2 * alone[-1]
+    assert all(end >= least - 1e-9 for end, least in zip(real, beside, strict=True))
+    assert real[-1] < 1.5 * beside[-1]
 
 
 @pytest.mark.slow
