@@ -109,6 +109,22 @@ def test_two_levels_end_when_their_rings_have():
         assert seconds == pytest.approx(ended(steps, 4, drawn, latency=0.02, rate=1e6), rel=1e-9)
 
 
+def test_a_tree_waits_for_all_below_and_then_for_its_parent():
+    """Two nodes, each the root of one tree. Three: the middle one waits for both others, and they for it. So does the last one."""
+    for number in range(5):
+        two, three = (built(node(1.0, count=num), network={**SHAKY, "all_reduce": "tree"}) for num in (2, 3))
+        a, b, c, d = jitters(two, 4, number).tolist()
+        up_0, up_2, down_2, down_0, up_1, other, down_other, down_1 = jitters(three, 8, number).tolist()
+
+        late_two, late_three = (
+            Collectives(cluster).all_reduce_seconds(400_000, (number,)) - Collectives(cluster).tree(400_000) for cluster in (two, three)
+        )
+
+        assert late_two == pytest.approx(max(a + b, c + d))
+        middle, last = max(up_0, up_2), max(up_1, other)
+        assert late_three == pytest.approx(max(middle + max(down_2, down_0), last + max(down_other, down_1)))
+
+
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_a_jitter_of_nearly_nothing_adds_nearly_nothing(algorithm: str):
     """Also on unequal links and racks: what is added grows with the jitter from the closed form on, and is never less."""

@@ -184,11 +184,12 @@ def test_a_rank_without_samples_takes_part_at_once() -> None:
     assert its.states[-1].num_samples == 3
 
 
-@pytest.mark.parametrize("crash", [0.5, 1.4, 2.2, 3.0, 3.2])
-def test_a_crash_at_any_moment_of_a_step_restarts_it_from_the_last_commit(crash: float) -> None:
-    """While nothing, one bucket or two are reduced, and while the last one is under way: 2 s later the step is computed again."""
+@pytest.mark.parametrize("per_byte", [0.0, 1 / 128])
+@pytest.mark.parametrize("crash", [0.5, 1.4, 2.2, 3.0, 3.2, 3.5])
+def test_a_crash_at_any_moment_of_a_step_restarts_it_from_the_last_commit(crash: float, per_byte: float) -> None:
+    """While nothing, one bucket or two are reduced, and before the last one or while it is: 2 s later the step is computed again."""
     faults = {"schedule": [{"nodes": [1], "crash": crash, "repair": crash + 2}], "detection_seconds": 0.125, "regroup_seconds": 0.25}
-    workers = {**cluster(node(1.0, count=3), network=LINK), "faults": faults}
+    workers = {**cluster(node(1.0, count=3, overlap_seconds_per_byte=per_byte), network=LINK), "faults": faults}
 
     its = run(*OVERLAPPED, bucket_bytes=16, on=workers, batch_size=9, budget={"updates": 4})
 

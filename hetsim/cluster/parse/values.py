@@ -66,6 +66,8 @@ def refuse_throughput(key: str, entry: Mapping[str, Any]) -> None:
 
 def rate(key: str, value: Any) -> float:
     """A rate in bytes per second."""
+    if isinstance(value, Mapping) and "cards" in value:
+        raise ValueError(f"{key} has several cards, which only machines have: give the rate of one")
     if not MIN_BYTES_PER_SECOND <= checks.number(key, value) <= MAX_BYTES_PER_SECOND:
         raise ValueError(f"{key} must be {MIN_BYTES_PER_SECOND:g} to {MAX_BYTES_PER_SECOND:g} bytes per second, not {value!r}")
     return float(value)
@@ -91,10 +93,9 @@ def expand_network(key: str, entry: Mapping[str, Any]) -> dict[str, Any]:
         return others
     if link := next((name for name in LINKS if entry.get(name) is not None), None):
         raise ValueError(f"{key} has a network and {link}, which replaces it: leave one of them out")
-    its_card = card(f"{key}.network", network)
-    if its_card.num_cards > 1:
-        raise ValueError(f"{key}.network has several cards, which only machines have: give the rate of one")
-    return {**others, **its_card.links}
+    if isinstance(network, Mapping) and "cards" in network:
+        rate(f"{key}.network", network)
+    return {**others, **card(f"{key}.network", network).links}
 
 
 def flag(key: str, entry: Mapping[str, Any], name: str) -> bool:
