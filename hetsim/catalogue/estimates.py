@@ -17,6 +17,7 @@ import math
 import statistics
 from collections import Counter
 from functools import cached_property
+from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +29,8 @@ RIDGE = {"chip": 0.01, "pair": 0.3, "series": 1e-6}
 """The strength with which each effect is drawn to zero."""
 COVERED = 0.8
 """The share of left-out measurements whose error is at most the reported one."""
+ALIKE = 1.08
+"""Cards of one chip whose seconds differ by at most this factor take the same: eight of ten left-out series scatter by as much."""
 ENOUGH = 8
 """A model with at least this number of left-out pairs has its own error."""
 Effect = tuple[str, ...]
@@ -88,7 +91,7 @@ class Law:
             ratios = self._ratios(name, reference)
             peaks = self._gpus[reference].peak("fp32"), gpu.peak("fp32")
             by_peaks = peaks[0] / peaks[1] if peaks[0] and peaks[1] else 1.0
-            factors[name] = statistics.median(ratios) if ratios else by_peaks
+            factors[name] = _card_factor(ratios) if ratios else by_peaks
         return factors
 
     def _ratios(self, name: str, reference: str) -> list[float]:
@@ -105,13 +108,10 @@ class Law:
     def twin_errors(self) -> list[float]:
         """The relative errors of cards in series that measured another card of the chip, by the factor of the other series."""
         errors = []
-        for name, gpu in self._gpus.items():
-            for twin in [other.name for other in self._gpus.values() if other.die == gpu.die and other.name < name]:
-                ratios = self._ratios(name, twin)
-                for place, ratio in enumerate(ratios):
-                    others = ratios[:place] + ratios[place + 1 :]
-                    if others:
-                        errors.append(math.exp(abs(math.log(ratio / statistics.median(others)))) - 1)
+        for gpu, twin in combinations(self._gpus.values(), 2):
+            ratios = self._ratios(gpu.name, twin.name) if gpu.die == twin.die else []
+            others = [ratios[:place] + ratios[place + 1 :] for place in range(len(ratios))] if len(ratios) > 1 else []
+            errors += [math.exp(abs(math.log(ratio / _card_factor(rest)))) - 1 for ratio, rest in zip(ratios, others, strict=False)]
         return errors
 
     @cached_property
@@ -164,6 +164,11 @@ class Law:
         """The errors of models without curves and with curves."""
         without, having = (self.fixed.left_out_errors(without_model=without_model) for without_model in (True, False))
         return _covering(without), _covering(having)
+
+
+def _card_factor(ratios: list[float]) -> float:
+    median = statistics.median(ratios)
+    return median if max(median, 1 / median) > ALIKE else 1.0
 
 
 def _covering(errors: list[float]) -> float:
