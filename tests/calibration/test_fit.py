@@ -371,8 +371,9 @@ def test_each_field_of_a_cluster_is_measured_or_kept(part: type) -> None:
 def test_what_is_kept_is_as_it_was_described() -> None:
     """Each key that a calibration keeps, with a value that is none of its defaults."""
     rates = {"uplink_bytes_per_second": 1e8, "downlink_bytes_per_second": 1e8, "half_duplex": True}
-    rows = [worlds.node(9.0, rack=rack, max_samples=500, device="cpu", cost_per_hour=1.5, **rates) for rack in "ab"]
-    racks = {**{rack: {**rates, "latency_seconds": 0.25, "within": "c"} for rack in "ab"}, "c": {}}
+    own = {"max_samples": 500, "device": "cpu", "cost_per_hour": 1.5, "overlap_seconds_per_byte": 1e-9}
+    rows = [worlds.node(9.0, rack=rack, **own, **rates) for rack in "ab"]
+    racks = {**{rack: {**rates, "latency_seconds": 0.25, "message_bytes_per_second": 5e7, "within": "c"} for rack in "ab"}, "c": {}}
     between = [{"racks": ["a", "b"], "bytes_per_second": 2e7, "latency_seconds": 0.5}]
     network = {"latency_seconds": 0.0, "bytes_per_second": 1e9, "all_reduce": "two_level", "sharing": "none"}
     described = worlds.cluster(*rows, network={**network, "racks": racks, "between": between})
