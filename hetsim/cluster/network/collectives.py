@@ -242,11 +242,8 @@ class Collectives:
         carries half of the vector, and its inner racks are leaves of the other one: Sanders, Speck, Träff 2009
         (10.1016/j.parco.2009.09.001).
         """
-        return sum(
-            max(num_steps * self._seconds(step, nbytes, num_parts) for num_steps, step, num_parts in phase)
-            for phase in self.phases_of_tree()
-            if phase
-        )
+        phases = [phase for phase in self.phases_of_tree() if phase]
+        return sum(max(num_steps * self._seconds(step, nbytes, parts) for num_steps, step, parts in phase) for phase in phases)
 
     def phases_of_tree(self) -> list[Phase]:
         """The steps of the first piece without bytes, except the last of them, which has the bytes of the slowest link."""
