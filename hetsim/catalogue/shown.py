@@ -25,20 +25,9 @@ def gpu_cells(catalogue: Catalogue, gpus: Sequence[Gpu]) -> list[list[str]]:
         inside = "" if gpu.inside is None else f"{gpu.inside / 1e9:g} GB/s, {gpu.link}"
         peaks = ", ".join("–" if peak is None else f"{peak / 1e12:g}" for peak in (gpu.fp32_flops, gpu.tf32_flops, gpu.half_flops))
         bandwidth = "" if gpu.bandwidth is None else f"{gpu.bandwidth / 1e9:g}"
-        memory = _gigabytes(gpu.memory_bytes)
-        cells.append(
-            [
-                gpu.name,
-                " ".join(gpu.aliases),
-                gpu.title,
-                gpu.chip if gpu.chip != gpu.name else "",
-                memory,
-                inside,
-                peaks,
-                bandwidth,
-                str(len(models)),
-            ]
-        )
+        chip = gpu.chip if gpu.chip != gpu.name else ""
+        described = [gpu.name, " ".join(gpu.aliases), gpu.title, chip, _gigabytes(gpu.memory_bytes)]
+        cells.append([*described, inside, peaks, bandwidth, str(len(models))])
     return cells
 
 
@@ -49,19 +38,8 @@ def model_cells(catalogue: Catalogue, models: Sequence[Model]) -> list[list[str]
         gpus = {row.gpu for row in catalogue.rows if row.model == model.name}
         size = "" if model.parameters is None else f"{model.parameters / 1e6:.4g} M"
         flops = "" if model.flops is None else f"{model.flops / 1e9:.4g}"
-        cells.append(
-            [
-                model.name,
-                " ".join(model.aliases),
-                model.title,
-                model.sample,
-                size,
-                model.parameters_from,
-                flops,
-                model.flops_from,
-                str(len(gpus)),
-            ]
-        )
+        described = [model.name, " ".join(model.aliases), model.title, model.sample]
+        cells.append([*described, size, model.parameters_from, flops, model.flops_from, str(len(gpus))])
     return cells
 
 
