@@ -29,7 +29,7 @@ BASELINE = "ddp"
 RATES = ("learning_rate", "local_learning_rate")
 OF_CATALOGUE = {"model": "model", "precision": "precision", "catalogue": "file"}
 """Arguments for named GPUs, each with the key of cluster.catalogue that it sets."""
-OF_MACHINES = ("network", "inside", "micro_batch")
+OF_MACHINES = ("network", "inside", "micro_batch", "loading")
 """Arguments for named GPUs, which each machine or each of its GPUs gets."""
 OF_ONE_LINE = re.compile(rf"cluster\.machines\.\d+\.(?:gpus\.(?:\d+\.)?)?({'|'.join(OF_MACHINES)})\b")
 """The keys that these arguments set, as errors name them."""

@@ -29,10 +29,12 @@ def test_the_words_are_those_of_a_cluster() -> None:
         found[1] == "cluster.machines=[{count:8,gpus:{t4:2},network:1000000000.0,inside:5000000000.0},{gpus:{l4:1},network:1000000000.0}]"
     )
     assert found[-1] == "method=ssgd"
-    found = expanded_arguments(["(3090 + 2*1080ti) + t4*0.5", "network=1e9", "model=yolov3", "inside=5 GB/s", "micro_batch=8"])
+    found = expanded_arguments(
+        ["(3090 + 2*1080ti) + t4*0.5", "network=1e9", "model=yolov3", "inside=5 GB/s", "micro_batch=8", "loading=2 ms"]
+    )
     assert found[1] == (
-        "cluster.machines=[{gpus:{rtx3090:1,gtx1080ti:2,micro_batch:8},network:1000000000.0,inside:'5 GB/s'},"
-        "{gpus:{t4:1,speed:0.5,micro_batch:8},network:1000000000.0}]"
+        "cluster.machines=[{gpus:{rtx3090:1,gtx1080ti:2,micro_batch:8},network:1000000000.0,inside:'5 GB/s',loading:'2 ms'},"
+        "{gpus:{t4:1,speed:0.5,micro_batch:8},network:1000000000.0,loading:'2 ms'}]"
     )
     assert expanded_arguments(["cluster=mixed4", "timing"]) == ["cluster=mixed4", "timing"]
 
