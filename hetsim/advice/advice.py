@@ -76,6 +76,8 @@ class AdviceFindings:
     """The best candidate that trains as DDP does; None without such a candidate."""
     alike_on_all: AdviceRow | None
     """The best candidate that trains as DDP does and uses all nodes."""
+    cheapest: AdviceRow | None
+    """The candidate that trains as DDP does at the lowest cost; None without prices."""
     error: float | None
     """The calibration's error, which widens intervals of seconds; None for a cluster that was not calibrated."""
     num_runs: int
@@ -218,7 +220,9 @@ def _advice_by_time(
     for times in retimed:
         methods.setdefault(times.candidate.method.name, times)
     best = [next((times for times in retimed if times.candidate in some), None) for some in (set(alike), set(on_all))]
-    shown = {retimed[0].candidate, *leading, *(times.candidate for times in best if times is not None)} if retimed else set()
+    if question.experiment.cluster.cost_per_hour:
+        best.append(min((times for times in timed if times.candidate.synchronous), key=timing.cost, default=None))
+    shown = {retimed[0].candidate, *leading, *(times.candidate for times in best[:2] if times is not None)} if retimed else set()
     rows = [row(times) for times in methods.values() if times.candidate in shown]
     chosen = [None if times is None else row(times) for times in best]
     if timing.processes.progress.reason is None:
@@ -273,6 +277,9 @@ def _advice_by_goal(
     if BASELINE not in {method.name for method in question.methods}:
         same = [advice_row for advice_row in same if advice_row.candidate.label != even.label]
     chosen_rows = [next(iter(same), None), next((advice_row for advice_row in same if not advice_row.candidate.leave_out), None)]
+    chosen_rows.append(
+        min((advice_row for advice_row in same if advice_row.cost is not None), key=lambda row: row.cost or 0.0, default=None)
+    )
     refused = timing.refused | training.refused
     return _advice(question, timing, goal, rows, row(even), chosen_rows, training.processes.num_runs, refused, timed_even, timed)
 
@@ -326,6 +333,7 @@ def _advice(
         baseline=even,
         alike=alike[0],
         alike_on_all=alike[1],
+        cheapest=alike[2] if len(alike) > 2 else None,
         error=error,
         num_runs=num_runs,
         refused=refused,

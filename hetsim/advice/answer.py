@@ -45,6 +45,8 @@ def _decision(advice: AdviceFindings) -> Sheet:
         rows.append(("trains as DDP does, on all nodes", advice.alike_on_all))
     if advice.alike is not None and advice.alike.candidate.leave_out:
         rows.append(("trains as DDP does, on fewer nodes", advice.alike))
+    if advice.cheapest is not None:
+        rows.append(("trains as DDP does, at the lowest cost", advice.cheapest))
     if not advice.best.candidate.synchronous and advice.best in (advice.recommended, advice.faster_still):
         rows.append(("the fastest of all; it trains differently", advice.best))
     heads = ["", "method", "seconds", "gain over plain DDP", *(["cost per epoch" if per_epoch else "cost"] if costs else [])]
@@ -63,9 +65,13 @@ def _decision(advice: AdviceFindings) -> Sheet:
 def _ranking(advice: AdviceFindings) -> Sheet:
     """All reported candidates, the best first, and plain DDP."""
     costs = any(row.cost is not None for row in (*advice.rows, advice.baseline))
-    heads = ["", "method", "seconds", "gain", *(["cost"] if costs else []), "why"]
+    heads = ["", "method", "seconds", "gain", *(["cost", "by cost"] if costs else []), "why"]
     rows = [[str(rank), *_cells(row, costs)] for rank, row in enumerate(advice.rows, start=1)]
     rows.append(["–", *_cells(advice.baseline, costs)])
+    if costs:
+        in_order = sorted(row.cost for row in (*advice.rows, advice.baseline) if row.cost is not None)
+        for cells, row in zip(rows, (*advice.rows, advice.baseline), strict=True):
+            cells.insert(5, "–" if row.cost is None else str(1 + in_order.index(row.cost)))
     rows[-1][1] = f"plain DDP ({advice.baseline.candidate.method.name})"
     above = f"{advice.cluster}, {advice.workload}: seconds to {advice.end_point}, by {advice.num_runs} simulated runs"
     return Sheet("All methods, the best first", heads, rows, above=[above])
@@ -157,6 +163,7 @@ def _data(advice: AdviceFindings) -> dict[str, Any]:
         "command": advice.recommended.command,
         "trains_as_ddp": None if advice.alike is None else _row(advice.alike),
         "trains_as_ddp_on_all_nodes": None if advice.alike_on_all is None else _row(advice.alike_on_all),
+        "cheapest": None if advice.cheapest is None else _row(advice.cheapest),
         "remarks": list(advice.remarks),
         "simulated_runs": advice.num_runs,
         "refused": advice.refused,

@@ -10,6 +10,8 @@ from functools import cached_property
 from hetsim import checks
 from hetsim.advice.simulated import Goal, experiment_of
 from hetsim.catalogue.own import catalogue_of
+from hetsim.catalogue.prices import prices_of
+from hetsim.catalogue.times import Choice
 from hetsim.catalogue.typed_machines import TypedMachine, typed_machines
 from hetsim.config.compose import entries_as_typed
 from hetsim.config.methods import Method, shipped
@@ -27,10 +29,12 @@ WORKLOAD = ("workload", "autocast", "partition", "data_root", "download")
 BASELINE = "ddp"
 """Plain DistributedDataParallel: equal batches on all nodes. Gains are relative to it."""
 RATES = ("learning_rate", "local_learning_rate")
-OF_CATALOGUE = {"model": "model", "precision": "precision", "catalogue": "file"}
+OF_CATALOGUE = {"model": "model", "precision": "precision", "source": "source", "catalogue": "file"}
 """Arguments for named GPUs, each with the key of cluster.catalogue that it sets."""
 OF_MACHINES = ("network", "inside", "micro_batch", "loading")
 """Arguments for named GPUs, which each machine or each of its GPUs gets."""
+PRICES = "prices"
+"""The argument with the prices of named GPUs."""
 OF_ONE_LINE = re.compile(rf"cluster\.machines\.\d+\.(?:gpus\.(?:\d+\.)?)?({'|'.join(OF_MACHINES)})\b")
 """The keys that these arguments set, as errors name them."""
 EXAMPLE = "'2*a100-40gb + 4*t4' model=resnet50 network='1 Gbit/s'"
@@ -204,7 +208,8 @@ def expanded_arguments(words: Sequence[str]) -> list[str]:
         if key not in options:
             hints = (f"{name}=… is unknown{hint}" for name in map(key_of, words) if (hint := checks.suggestion(name, (key,))))
             raise ValueError(next(hints, f"{named[0]} needs {key}=…: write hetsim-advise {EXAMPLE}"))
-    machines = [_machine(machine, options) for machine in typed]
+    prices = prices_of(options[PRICES], catalogue.gpu) if PRICES in options else {}
+    machines = [_machine(machine, options, prices) for machine in typed]
     kept = [word for word in words if word not in named and _key_and_value(word)[0] not in options]
     of_catalogue = [f"+cluster.catalogue.{OF_CATALOGUE[key]}={as_typed(value)}" for key, value in options.items() if key in OF_CATALOGUE]
     workload = [] if any(_key_and_value(word)[0] == "workload" for word in kept) else ["workload=phantom"]
@@ -217,9 +222,26 @@ def _key_and_value(word: str) -> tuple[str, str]:
     return (key, value) if equals else ("", "")
 
 
+def alternatives(words: Sequence[str], machines: Sequence[str]) -> list[list[str]]:
+    """The arguments of a question that names GPUs, and those of the same question about each of these machines.
+
+    The times of all GPUs are from one series of the catalogue. Raises ValueError for invalid arguments.
+    """
+    named, options = _gpu_words(words), _options(words)
+    if len(named) != 1 or "model" not in options:
+        raise ValueError(f"--or compares GPUs that are named with others: write hetsim-advise {EXAMPLE} --or rtx4090")
+    choice = Choice(catalogue_of(options.get("catalogue")))
+    typed = [typed_machines(text, choice.catalogue.gpu) for text in (named[0], *machines)]
+    gpus = [choice.catalogue.gpu(kind.name) for option in typed for machine in option for kind in machine.kinds]
+    model = choice.catalogue.model(options["model"])
+    source, _, precision = choice.series(gpus, model, options.get("precision"), options.get("source"))
+    kept = [word for word in words if key_of(word) not in ("source", "precision") and word not in named]
+    return [[text, *kept, f"source={source}", f"precision={precision}"] for text in (named[0], *machines)]
+
+
 def _options(words: Sequence[str]) -> dict[str, str]:
     """The values of the arguments that go with named GPUs."""
-    return {key: value for word in words for key, value in [_key_and_value(word)] if key in (*OF_CATALOGUE, *OF_MACHINES)}
+    return {key: value for word in words for key, value in [_key_and_value(word)] if key in (*OF_CATALOGUE, *OF_MACHINES, PRICES)}
 
 
 def _gpu_words(words: Sequence[str]) -> list[str]:
@@ -229,13 +251,13 @@ def _gpu_words(words: Sequence[str]) -> list[str]:
     return named or (bare if "model" in _options(words) else [])
 
 
-def _machine(machine: TypedMachine, options: Mapping[str, str]) -> dict[str, object]:
+def _machine(machine: TypedMachine, options: Mapping[str, str], prices: Mapping[str, float]) -> dict[str, object]:
     """The machine as a row of `cluster.machines`."""
     values = {key: _number(options[key]) for key in OF_MACHINES if key in options}
     of_gpu = {key: value for key, value in values.items() if key == "micro_batch"}
     num_gpus = sum(kind.count for kind in machine.kinds)
     of_machine = {key: value for key, value in values.items() if key not in of_gpu and (key != "inside" or num_gpus > 1)}
-    return {**({"count": machine.count} if machine.count > 1 else {}), "gpus": machine.gpus(of_gpu), **of_machine}
+    return {**({"count": machine.count} if machine.count > 1 else {}), "gpus": machine.gpus(of_gpu, prices), **of_machine}
 
 
 def _number(text: str) -> str | int | float:

@@ -22,6 +22,7 @@ from hetsim.advice.simulations import Simulations
 from hetsim.advice.variants import Variant
 from hetsim.catalogue.tables import OWN
 from hetsim.catalogue.times import SPREAD, Times
+from hetsim.cluster.fewer import without
 from hetsim.cluster.model import Cluster
 from hetsim.cluster.network.changing import changes, seconds_of_changes
 from hetsim.config.methods import FAMILIES
@@ -192,6 +193,8 @@ class Timing:
                 times for times in representatives if times.candidate.method.family == family and not times.candidate.synchronous
             ]
         best = [self._fastest(name, pool, sets).candidate.leave_out for name, pool in pools.items() if pool]
+        if experiment.cluster.cost_per_hour:
+            self._time_cheapest([times for times in representatives if times.candidate.synchronous], sets)
         everywhere = dict.fromkeys(out for some in best for out in (some, *sets.whole(some)) if len(out) < experiment.num_workers)
         fastest: dict[str, CandidateTimes] = {}
         for times in ranking(representatives):
@@ -251,6 +254,25 @@ class Timing:
             num = MOST_RUNS - most
             self.remarks.append(f"of the methods {name}, {num} of {num + num_left} sets of nodes and splits were simulated")
         return best if sets.all and most > 0 else self._descent(best, sets)
+
+    def _time_cheapest(self, pool: Sequence[CandidateTimes], sets: Subsets) -> None:
+        """Time the sets of whole classes of equal nodes that may cost less than all that were timed, the lowest bound of a cost first."""
+        whole = [out for out in sets.leave_out if sets.is_whole(out)]
+        hourly = [without(self.question.experiment.cluster, out).cost_per_hour for out in whole]
+        variants = [_method_and_variant(times.candidate) for times in pool]
+        queue = [
+            (price * bound / 3600, which, out)
+            for which, bounds in enumerate(self.processes.least_seconds(self._words(), variants, whole))
+            for price, bound, out in zip(hourly, map(self._total, bounds), whole, strict=True)
+        ]
+        for bound, which, out in sorted(queue)[:MOST_RUNS]:
+            timed = [times for times in self.timed.values() if times.candidate.synchronous]
+            if bound < (1 - SLACK) * min(map(self.cost, timed), default=math.inf):
+                self._single_times([replace(pool[which].candidate, leave_out=out)])
+
+    def cost(self, times: CandidateTimes) -> float:
+        """The cost of the training."""
+        return without(self.question.experiment.cluster, times.candidate.leave_out).cost_per_hour * times.mean / 3600
 
     def _descent(self, best: CandidateTimes, sets: Subsets) -> CandidateTimes:
         """Leave out or take back nodes while that is faster. Each step simulates the sets with the lowest bounds.

@@ -296,6 +296,7 @@ def search(
 @one_at_a_time
 def advise(
     *words: str,
+    alternatives: Sequence[str] = (),
     processes: int | None = None,
     engine: str = "local",
     folder: str | Path | None = None,
@@ -307,6 +308,8 @@ def advise(
 
     Args:
         words: arguments of the command, such as "cluster=mixed8" and "timing".
+        alternatives: other machines to compare with those that `words` name, each as "2*rtx4090". The answer is then about the machines,
+            and `words` of the result are for the fastest of them.
         processes: the number of simulations at a time; by default one for each core, at most 8; with Ray one for each CPU of the cluster.
         engine: "local", or "ray" for the Ray cluster of RAY_ADDRESS or for Ray on this machine.
         folder: the folder for the results of simulations, from which the same call resumes; by default none.
@@ -323,15 +326,21 @@ def advise(
     """
     from hetsim.advice.advice import advised
     from hetsim.advice.answer import answer
+    from hetsim.advice.options import answer as answer_options
+    from hetsim.advice.options import compared, questions_about
     from hetsim.advice.question import asked
     from hetsim.advice.simulations import num_processes
 
-    configs = None if config_dir is None else str(config_dir)
-    question = asked([*words, *_trusted(trust)], configs)
+    configs, typed = None if config_dir is None else str(config_dir), [*words, *_trusted(trust)]
+    place, workers = None if folder is None else Path(folder), num_processes(processes, engine)
+    command = shlex.join(["hetsim-advise", *words, *(word for machines in alternatives for word in ("--or", machines))])
+    if alternatives:
+        options = compared(questions_about(typed, alternatives, configs), workers, place, minutes, lambda _: None, engine=engine)
+        return Advice(answer_options(options, command), min(options, key=lambda option: option.seconds).row.words)
+    question = asked(typed, configs)
     question.check()
-    place = None if folder is None else Path(folder)
-    advice = advised(question, num_processes(processes, engine), place, minutes, lambda _: None, engine=engine)
-    return Advice(answer(advice, shlex.join(["hetsim-advise", *words])), advice.recommended.words)
+    advice = advised(question, workers, place, minutes, lambda _: None, engine=engine)
+    return Advice(answer(advice, command), advice.recommended.words)
 
 
 @one_at_a_time

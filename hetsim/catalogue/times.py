@@ -89,28 +89,32 @@ class Choice:
         """The law, fitted to all rows."""
         return fit_law(self.catalogue)
 
-    def times(self, gpus: Sequence[str], model: str, precision: str | None = None) -> list[Times]:
+    def times(self, gpus: Sequence[str], model: str, precision: str | None = None, source: str | None = None) -> list[Times]:
         """The times of these GPUs, all from one series, so from the same program in one precision.
 
         It is a series of the user's own rows of these GPUs, or else the one that has measured most of their chips, then most of the GPUs,
         then most batch sizes. Raises ValueError if a GPU cannot hold the model.
         """
         named_gpus, named_model = [self.catalogue.gpu(name) for name in gpus], self.catalogue.model(model)
-        series = self._series([self.catalogue.gpu(gpu.part_of or gpu.name) for gpu in named_gpus], named_model, precision)
+        series = self.series(named_gpus, named_model, precision, source)
         self._check_memory(named_gpus, series)
         return [self._times(gpu, series) for gpu in named_gpus]
 
-    def _series(self, gpus: Sequence[Gpu], model: Model, precision: str | None) -> Series:
+    def series(self, gpus: Sequence[Gpu], model: Model, precision: str | None = None, source: str | None = None) -> Series:
+        """The series from which these GPUs get their times. Raises ValueError if nobody measured the model so."""
         if precision is not None:
             checks.choice("precision", precision, PRECISIONS)
         measured: dict[Series, list[MeasuredStep]] = {}
         for row in self.catalogue.rows:
-            if row.model == model.name and precision in (None, row.precision):
+            if row.model == model.name and precision in (None, row.precision) and source in (None, row.source):
                 measured.setdefault(row.series, []).append(row)
+        if not measured and source is not None:
+            having = sorted({row.source for row in self.catalogue.rows if row.model == model.name and precision in (None, row.precision)})
+            raise ValueError(f"source {checks.shown(source)} has not measured {model.name} so: take source {' or '.join(having)}")
         if not measured:
             having = sorted({row.precision for row in self.catalogue.rows if row.model == model.name})
             raise ValueError(f"nobody measured {model.name} in {precision}: take precision {' or '.join(having)}")
-        names = {gpu.name for gpu in gpus}
+        names = {gpu.part_of or gpu.name for gpu in gpus}
 
         def order(series: Series) -> tuple[int, ...]:
             steps = measured[series]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, NoReturn
 
@@ -42,13 +42,16 @@ class TypedMachine:
     count: int
     kinds: tuple[Kind, ...]
 
-    def gpus(self, values: dict[str, Any]) -> dict[str, Any] | list[dict[str, Any]]:
-        """The key `gpus` of one of these machines in `cluster.machines`, with these values for each of its kinds."""
-        speeds = [{} if kind.speed == 1 else {"speed": kind.speed} for kind in self.kinds]
+    def gpus(self, values: dict[str, Any], prices: Mapping[str, float]) -> dict[str, Any] | list[dict[str, Any]]:
+        """The key `gpus` of one of these machines in `cluster.machines`, with these values for each of its kinds, and its price."""
+        of_kinds = [
+            ({} if kind.speed == 1 else {"speed": kind.speed}) | ({"cost_per_hour": prices[kind.name]} if kind.name in prices else {})
+            for kind in self.kinds
+        ]
         names = [kind.name for kind in self.kinds]
-        if len(self.kinds) == 1 or (not any(speeds) and len({*names}) == len(names)):
-            return {**{kind.name: kind.count for kind in self.kinds}, **speeds[0], **values}
-        return [{kind.name: kind.count, **speed, **values} for kind, speed in zip(self.kinds, speeds, strict=True)]
+        if len(self.kinds) == 1 or (not any(of_kinds) and len({*names}) == len(names)):
+            return {**{kind.name: kind.count for kind in self.kinds}, **of_kinds[0], **values}
+        return [{kind.name: kind.count, **of_kind, **values} for kind, of_kind in zip(self.kinds, of_kinds, strict=True)]
 
     def __str__(self) -> str:
         text = " + ".join(map(str, self.kinds))

@@ -6,6 +6,8 @@ from pathlib import Path
 
 from hetsim.advice.advice import advised
 from hetsim.advice.answer import answer
+from hetsim.advice.options import answer as answer_options
+from hetsim.advice.options import compared, questions_about
 from hetsim.advice.question import asked
 from hetsim.advice.simulations import num_processes
 from hetsim.answers.files import AnswerFiles
@@ -18,7 +20,8 @@ ABOUT = """Recommend a method, a batch split and a set of nodes. hetsim simulate
 to a goal. Pass the arguments of hetsim: cluster=…, workload=…, batch_size=…, budget.epochs=…, data=owned …. target_accuracy=0.9 or
 target_loss=0.1 sets the goal; the default is 1.25 times the test error that plain DDP reaches within budget.epochs with the worst of three
 seeds. timing ranks by time alone, as does workload=phantom, which trains nothing. method=ssgd,dbs_sgd tries only these methods. GPUs of the
-catalogue need no config: hetsim-advise '2*a100-40gb + 4*t4' model=resnet50 batch_size=384 network='1 Gbit/s'."""
+catalogue need no config: hetsim-advise '2*a100-40gb + 4*t4' model=resnet50 batch_size=384 network='1 Gbit/s'. --or rtx4090
+compares with other machines, and prices='t4: 0.35, a100-40gb: 1.1' (or a file) says what each costs."""
 
 
 def main() -> None:
@@ -26,6 +29,9 @@ def main() -> None:
     outlive_readers("hetsim-advise")
     parser = Parser(prog="hetsim-advise", description=ABOUT)
     parser.add_argument("words", nargs="*", metavar="KEY=VALUE", help="arguments of hetsim, and timing, target_accuracy=… or target_loss=…")
+    parser.add_argument(
+        "--or", action="append", default=[], dest="alternatives", metavar="GPUS", help="compare with these machines; may be repeated"
+    )
     parser.add_argument("--json", action="store_true", help="print the advice as JSON")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the advice to this file, as PNG")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a report to this file, for a web browser")
@@ -41,10 +47,14 @@ def main() -> None:
     with command(parser.prog, USERS, sentence) as tell:
         processes = num_processes(arguments.processes, arguments.engine)
         files.check()
-        question = asked(arguments.words, arguments.config_dir)
-        question.check()
-        advice = advised(question, processes, arguments.folder, arguments.minutes, tell, engine=arguments.engine)
-        printed_answer = answer(advice, typed(parser.prog))
+        settings = (processes, arguments.folder, arguments.minutes, tell)
+        if arguments.alternatives:
+            questions = questions_about(arguments.words, arguments.alternatives, arguments.config_dir)
+            printed_answer = answer_options(compared(questions, *settings, engine=arguments.engine), typed(parser.prog))
+        else:
+            question = asked(arguments.words, arguments.config_dir)
+            question.check()
+            printed_answer = answer(advised(question, *settings, engine=arguments.engine), typed(parser.prog))
         print(as_json(printed_answer) if arguments.json else terminal(printed_answer), flush=True)
         files.write(printed_answer)
 

@@ -117,7 +117,7 @@ def _is_phantom(workload: Mapping[str, Any]) -> bool:
 
 CATALOGUE = "catalogue"
 EXAMPLE = "{model: resnet50}"
-OPTIONAL = ("precision", "factors", "file")
+OPTIONAL = ("precision", "source", "factors", "file")
 
 
 @dataclass(frozen=True)
@@ -174,8 +174,8 @@ def named_gpus(cluster: Any) -> Named | None:
         checks.number(f"cluster.{CATALOGUE}.factors.{name}", factor)
     for row in rows.values():
         _refuse_misspelt_key(row.gpu, catalogue)
-    precision = entry.get("precision")
-    times = Choice(catalogue).times([row.gpu for row in rows.values()], str(entry["model"]), None if precision is None else str(precision))
+    precision, source = (None if entry.get(key) is None else str(entry[key]) for key in ("precision", "source"))
+    times = Choice(catalogue).times([row.gpu for row in rows.values()], str(entry["model"]), precision, source)
     of_names = dict(zip(rows, times, strict=True))
     return Named(
         catalogue.model(str(entry["model"])),

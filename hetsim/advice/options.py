@@ -1,0 +1,223 @@
+"""Several choices of machines for one training: what each takes, what it costs, and when another one pays."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from hetsim.advice.advice import AdviceFindings, AdviceRow, advised
+from hetsim.advice.answer import answer as advice_answer
+from hetsim.advice.decision import what_to_do
+from hetsim.advice.question import AdviceQuestion, alternatives, asked
+from hetsim.answers.answer import Answer, Picture, Sheet
+from hetsim.catalogue.curves import measured_curve
+from hetsim.catalogue.own import catalogue_of
+from hetsim.catalogue.tables import Catalogue
+from hetsim.results.writing.describe import formatted
+from hetsim.results.writing.figures import COMPUTE, INK, own_style
+
+DIFFER = 1.1
+"""Sources differ if the ratio of two GPUs in one is over this factor of the ratio in another."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """A choice of machines, with the advice for it. `machines` is what was typed."""
+
+    machines: str
+    question: AdviceQuestion
+    advice: AdviceFindings
+
+    @property
+    def row(self) -> AdviceRow:
+        """The recommended candidate."""
+        return self.advice.recommended
+
+    @property
+    def seconds(self) -> float:
+        """The seconds of the training; infinite if it does not reach the goal."""
+        return math.inf if self.row.seconds.mean is None else self.row.seconds.mean
+
+    @property
+    def cost(self) -> float | None:
+        """The cost of the training; None without prices."""
+        return self.row.cost
+
+    @property
+    def hourly(self) -> float:
+        """The price of an hour of the nodes in use; 0 without prices."""
+        return 3600 * (self.cost or 0.0) / self.seconds
+
+    @property
+    def error(self) -> float:
+        """The largest relative error of the times of the GPUs in use."""
+        named, out = self.question.named, set(self.row.candidate.leave_out)
+        used = [named.times[name].error for name, ranks in named.ranks.items() if not out.issuperset(ranks)] if named is not None else []
+        return max(used, default=0.0)
+
+    @property
+    def samples_per_second(self) -> float:
+        """The samples in a second of the whole training."""
+        return self.advice.epochs * self.advice.num_samples / self.seconds
+
+
+def questions_about(words: Sequence[str], machines: Sequence[str], config_dir: str | None) -> list[tuple[str, AdviceQuestion]]:
+    """Each choice of machines with its question, the typed one first. Raises ValueError for invalid arguments."""
+    questions = [(option[0], asked(option, config_dir)) for option in alternatives(words, machines)]
+    for _, question in questions:
+        question.check()
+    return questions
+
+
+def compared(
+    questions: Sequence[tuple[str, AdviceQuestion]],
+    processes: int | None,
+    folder: Path | None,
+    minutes: float | None,
+    tell: Callable[[str], object],
+    *,
+    engine: str = "local",
+) -> list[Option]:
+    """The advice for each choice of machines. Each has the same part of the minutes, and a folder of its own within `folder`."""
+    options = []
+    for number, (machines, question) in enumerate(questions):
+        tell(f"{machines}:")
+        place = None if folder is None else folder / str(number)
+        limit = None if minutes is None else minutes / len(questions)
+        options.append(Option(machines, question, advised(question, processes, place, limit, tell, engine=engine)))
+    return options
+
+
+def answer(options: Sequence[Option], command: str = "") -> Answer:
+    """The answer with these options. `command` has asked for them."""
+    first, advice = options[0], options[0].advice
+    in_order = sorted(options, key=lambda option: option.seconds)
+    by_price = sorted((option for option in options if option.cost is not None), key=lambda option: option.cost or 0.0)
+    fastest, cheapest = in_order[0], next(iter(by_price), None)
+    sentence = f"The fastest is {fastest.machines}"
+    if fastest is not first:
+        sentence += f", {first.seconds / fastest.seconds:.3g} times as fast as {first.machines}"
+    near = [option for option in in_order[1:] if option.seconds < (1 + math.hypot(fastest.error, option.error)) * fastest.seconds]
+    if near:
+        sentence += f" (within the error of the times, {' or '.join(option.machines for option in near)} may be as fast)"
+    if cheapest is not None:
+        unpriced = f", of the {len(by_price)} with prices" if len(by_price) < len(options) else ""
+        sentence += f"; the cheapest is {cheapest.machines}{unpriced}"
+    heads = ["machines", "samples/s", "hours", *(["price of an hour", "price", "by price"] if by_price else []), "what to run"]
+    rows = [_cells(option, by_price) for option in in_order]
+    above = [f"{advice.end_point}, batches of {first.question.experiment.batch_size}, the fastest first"]
+    return Answer(
+        question=f"Which machines for {advice.workload}?",
+        answer=[f"{sentence}.", *_break_even(first, options[1:])],
+        pictures=[Picture("machines", "Hours of the training", partial(_picture, in_order))],
+        sheets=[Sheet("The machines", heads, rows, above=above)],
+        remarks=list(_remarks(options)),
+        command=command,
+        data={
+            "fastest": fastest.machines,
+            "cheapest": None if cheapest is None else cheapest.machines,
+            "options": [_data(option) for option in options],
+        },
+    )
+
+
+def _cells(option: Option, by_price: Sequence[Option]) -> list[str]:
+    prices = ["–", "–", "–"] if option.cost is None else [f"{option.hourly:.3g}", f"{option.cost:.3g}", str(1 + by_price.index(option))]
+    numbers = [formatted(option.samples_per_second), formatted(option.seconds / 3600)]
+    cluster, candidate = option.question.experiment.cluster, option.row.candidate
+    alone = "plain training on one GPU" if cluster.num_workers == 1 else what_to_do(candidate, cluster)
+    return [option.machines, *numbers, *(prices if by_price else []), alone]
+
+
+@own_style()
+def _picture(options: Sequence[Option]) -> Any:
+    """A figure with a bar for each choice of machines, and its price."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 1 + 0.4 * len(options)), layout="constrained")
+    axes = figure.subplots()
+    bars = axes.barh(range(len(options)), [option.seconds / 3600 for option in options], color=COMPUTE)
+    axes.bar_label(bars, ["" if option.cost is None else f"{option.cost:.3g}" for option in options], padding=3, fontsize=9, color=INK)
+    axes.set_yticks(range(len(options)), [option.machines for option in options], parse_math=False)
+    axes.invert_yaxis()
+    axes.set_xlabel("hours of the training" + (", and its price" if any(option.cost for option in options) else ""), fontsize=9, color=INK)
+    axes.tick_params(length=0, labelsize=9, labelcolor=INK)
+    axes.spines[:].set_visible(False)
+    return figure
+
+
+def _break_even(first: Option, others: Sequence[Option]) -> Iterator[str]:
+    """For each other choice, when it pays to take it instead of the first one."""
+    for option in others:
+        ratio = first.seconds / option.seconds
+        if first.cost is None:
+            yield f"{option.machines} costs less per training if its hour costs less than {ratio:.3g} times an hour of {first.machines}."
+            continue
+        limit = 3600 * first.cost / option.seconds
+        sentence = f"{option.machines} costs less than {first.machines} if its hour costs less than {limit:.3g}"
+        if option.cost is not None:
+            saved, more = (first.seconds - option.seconds) / 3600, option.cost - first.cost
+            sentence += f" (it costs {option.hourly:.3g})"
+            if saved > 0 and more > 0:
+                sentence += f"; each hour that it saves costs {more / saved:.3g}"
+            elif saved < 0 and more < 0:
+                sentence += f"; each hour that it takes longer saves {more / saved:.3g}"
+        yield f"{sentence}."
+
+
+def _remarks(options: Sequence[Option]) -> Iterator[str]:
+    """How the times are known, where sources differ, and what each advice adds. Remarks that several options have come once."""
+    series = {times.series for option in options if option.question.named for times in option.question.named.times.values()}
+    for source, model, precision in series:
+        yield f"all times are of {model} in {precision}, from the programs of {source}, measured or estimated by one law"
+    yield from dict.fromkeys(str(times) for option in options if option.question.named for times in option.question.named.times.values())
+    yield from _differences(options)
+    for option in options:
+        if option.advice.stopped is not None:
+            yield f"{option.machines} was stopped {option.advice.stopped}: this is its best so far"
+    yield "for the split and the command of one of them, ask about it alone"
+
+
+def _differences(options: Sequence[Option]) -> Iterator[str]:
+    """Pairs of GPUs of the first choice and another one whose ratio differs between sources."""
+    named = [option.question.named for option in options if option.question.named is not None]
+    if len(named) < 2:
+        return
+    file = next((word.partition("=")[2] for word in options[0].question.words if "catalogue.file=" in word), None)
+    catalogue = catalogue_of(None if file is None else file.strip("'\""))
+    mine = dict.fromkeys(times.gpu.name for times in named[0].times.values())
+    others = dict.fromkeys(times.gpu.name for of_option in named[1:] for times in of_option.times.values())
+    for gpu in mine:
+        for other in others:
+            ratios = _ratios(catalogue, gpu, other, named[0].model.name) if other != gpu else {}
+            if ratios and max(ratios.values()) > DIFFER * min(ratios.values()):
+                listed = ", ".join(f"{ratio:.3g} ({source}, {precision})" for (source, precision), ratio in ratios.items())
+                yield f"sources differ: {other} is so many times as fast as {gpu}: {listed}"
+
+
+def _ratios(catalogue: Catalogue, gpu: str, other: str, model: str) -> dict[tuple[str, str], float]:
+    """How many times as fast the other GPU is, for each source and precision that measured both: at their best batch sizes."""
+    best: dict[tuple[str, str], dict[str, float]] = {}
+    for row in catalogue.rows:
+        if row.model == model and row.gpu in (gpu, other):
+            best.setdefault((row.source, row.precision), {})[row.gpu] = 0.0
+    for (source, precision), rates in best.items():
+        for name in rates:
+            rows = [row for row in catalogue.rows if (row.gpu, *row.series) == (name, source, model, precision)]
+            rates[name] = max(samples / seconds for samples, seconds in measured_curve(rows))
+    return {series: rates[other] / rates[gpu] for series, rates in best.items() if len(rates) == 2}
+
+
+def _data(option: Option) -> dict[str, Any]:
+    """An option as JSON values."""
+    return {
+        "machines": option.machines,
+        "samples_per_second": option.samples_per_second,
+        "seconds": option.row.seconds.mean,
+        "cost": option.cost,
+        "advice": advice_answer(option.advice).data,
+    }
