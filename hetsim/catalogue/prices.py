@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from hetsim import checks
 from hetsim.catalogue.tables import Gpu
-from hetsim.cluster.factors import regular_file
 
 EXAMPLE = "prices='3090: 0.22, a100-40gb: 1.10' or the name of a file with a GPU and its price in each line"
 MAX_BYTES = 100_000
@@ -42,7 +42,9 @@ def prices_of(text: str, look_up: Callable[[str], Gpu]) -> Mapping[str, float]:
 def _lines(name: str) -> list[str]:
     """The lines of a file without comments, blank lines and a head."""
     try:
-        file = regular_file(name)
+        file = Path(name)
+        if file.exists() and (not file.is_file() or Path("/proc") in file.resolve().parents):
+            raise ValueError("it is not a regular file")
         with file.open("rb") as opened:
             content = opened.read(MAX_BYTES + 1)
         if len(content) > MAX_BYTES:

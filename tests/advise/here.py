@@ -8,6 +8,7 @@ from typing import Any
 from hetsim.advice.advice import AdviceFindings
 from hetsim.advice.answer import answer
 from hetsim.advice.progress import Progress
+from hetsim.advice.question import key_of
 from hetsim.advice.simulations import Simulations, StoredAnswers, answering
 from hetsim.answers.text import terminal
 
@@ -15,6 +16,11 @@ from hetsim.answers.text import terminal
 def text(advice: AdviceFindings) -> str:
     """What `hetsim-advise` prints."""
     return terminal(answer(advice))
+
+
+def last_of_each(*words: str) -> list[str]:
+    """The words of a question, which may give each key once: the last one counts."""
+    return [word for place, word in enumerate(words) if "=" not in word or key_of(word) not in map(key_of, words[place + 1 :])]
 
 
 class Here(Simulations):

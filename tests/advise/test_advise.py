@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from here import Here, text
+from here import Here, last_of_each, text
 from worlds import exit_status
 
 import hetsim
@@ -45,7 +45,7 @@ FRESH_SEEDS = 2
 def by_time(*words: str) -> AdviceFindings:
     """An advice on the cluster with a slow node, or with the nodes of these words, by time alone."""
     nodes = [] if any(word.startswith("cluster.nodes=") for word in words) else [SLOW_NODE]
-    return advice(asked(["cluster=mixed4", *nodes, FREE, *PHANTOM, *words], None), Here(), lambda _: None)
+    return advice(asked(last_of_each("cluster=mixed4", *nodes, FREE, *PHANTOM, *words), None), Here(), lambda _: None)
 
 
 def test_plain_ddp_has_equal_batches_whatever_all_candidates_have() -> None:
@@ -319,7 +319,7 @@ MISTAKES = {
     "target_accuracy is a share from 0 to 1, not 90": ("target_accuracy=90",),
     "target_loss must be a number above zero, not 'low'": ("target_loss=low",),
     "target_accuracy must be a number above zero, not '-1'": ("target_accuracy=-1",),
-    "'timings' is not an argument of hetsim: give key=value, or timing": ("timings",),
+    "'timings' is not an argument of hetsim; did you mean 'timing'?": ("timings",),
     "method is given twice": ("method=ssgd", "method=asgd"),
     "trains nothing, so it reaches no test accuracy 0.9: ask for timing": (*PHANTOM, "target_accuracy=0.9"),
     "there is no node 9, because the cluster has 4": ("+cluster.leave_out=[9]",),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from here import Here, text
+from here import Here, last_of_each, text
 
 from hetsim.advice.advice import AdviceFindings, advice
 from hetsim.advice.answer import answer
@@ -29,9 +29,8 @@ LONE = (
 
 def found_for(*words: str) -> AdviceFindings:
     """By time alone, with a small phantom."""
-    small = ["workload=phantom", "workload.num_parameters=100", "workload.num_samples=4000", "budget.epochs=10"]
-    small = [word for word in small if not any(other.startswith(word.partition("=")[0] + "=") for other in words)]
-    return advice(asked([*small, *words], None), Here(), lambda _: None)
+    small = ("workload=phantom", "workload.num_parameters=100", "workload.num_samples=4000", "budget.epochs=10")
+    return advice(asked(last_of_each(*small, *words), None), Here(), lambda _: None)
 
 
 def split(

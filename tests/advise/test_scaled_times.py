@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 
 import pytest
-from here import Here
+from here import Here, last_of_each
 
 from hetsim.advice.advice import AdviceFindings, advice
 from hetsim.advice.candidates import Candidate
@@ -33,7 +33,7 @@ def words_of(*, last: str = FAST, more: str = "", folder: Path, factors: str = L
 
 def advised(*words: str) -> AdviceFindings:
     """By time alone, on all nodes."""
-    return advice(asked([*words, "++cluster.leave_out=[]", "timing"], None), Here(), lambda _: None)
+    return advice(asked([*last_of_each(*words), "++cluster.leave_out=[]", "timing"], None), Here(), lambda _: None)
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from runpy import run_path
 from typing import Any
 
 import pytest
-from here import Here
+from here import Here, last_of_each
 
 from hetsim.advice.advice import AdviceFindings, advice
 from hetsim.advice.bounds import TimeBound, least_step, most_rate
@@ -61,7 +61,7 @@ def question(name: str, *words: str) -> list[str]:
 
 def advised(*words: str) -> AdviceFindings:
     """By time alone, in this process."""
-    return advice(asked([*words, "timing"], None), Here(), lambda _: None)
+    return advice(asked(last_of_each(*words, "timing"), None), Here(), lambda _: None)
 
 
 def parsed(nodes: Sequence[dict[str, Any]], **more: Any) -> Cluster:
@@ -222,7 +222,7 @@ def found_by(words: Sequence[str], monkeypatch: pytest.MonkeyPatch | None = None
     if monkeypatch is not None:
         monkeypatch.setattr(here, "least_seconds", lambda _, runs, sets: [[0.0] * len(sets) for _ in runs])
         monkeypatch.setattr("hetsim.advice.timing.MOST_RUNS", 10**6)
-    its = advice(asked([*words, "timing"], None), here, lambda _: None)
+    its = advice(asked(last_of_each(*words, "timing"), None), here, lambda _: None)
     assert its.best.seconds.mean is not None
     assert its.alike is not None
     assert its.alike.seconds.mean is not None

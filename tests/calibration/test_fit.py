@@ -353,7 +353,7 @@ FOUND: dict[type, set[str]] = {
     Cluster: {"name", "nodes", "network", "server", "hosts", "calibrated"},
 }
 """What a calibration finds or makes. A server's shards are one process, and latencies of ends and jitters are in the network's latency."""
-REFUSED = {"slow_spells", "slowdown", "slowdown_period_seconds", "link_slowdown", "micro_batch", "faults"}
+REFUSED = {"slow_spells", "slowdown", "slowdown_period_seconds", "link_slowdown", "micro_batch", "loading", "faults"}
 """What does not go with measured hosts, or with a calibration."""
 NOT_TYPED = {"assumed"}
 """What no key of a cluster sets."""

@@ -83,6 +83,8 @@ def _calibrate(
         raise ValueError("workload=phantom computes nothing that could be measured: take the workload that you train")
     if any(node.micro_batch is not None for node in experiment.cluster.nodes):
         raise ValueError("cluster.nodes have a micro_batch, which a calibration does not know: leave it out, and add it to the new file")
+    if any(node.loading for node in experiment.cluster.nodes):
+        raise ValueError("cluster.nodes have a loading, which a calibration does not measure: leave it out")
     if not isinstance(backend, Processes):
         raise ValueError("backend is not dist, and real processes are what is measured: leave it out")
     backend = replace(backend, emulate="none") if backend.emulates == "pad" else backend
