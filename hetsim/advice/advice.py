@@ -220,8 +220,8 @@ def _advice_by_time(
     for times in retimed:
         methods.setdefault(times.candidate.method.name, times)
     best = [next((times for times in retimed if times.candidate in some), None) for some in (set(alike), set(on_all))]
-    if question.experiment.cluster.cost_per_hour:
-        best.append(min((times for times in timed if times.candidate.synchronous), key=timing.cost, default=None))
+    priced = [times for times in timed if times.candidate.synchronous] if question.experiment.cluster.cost_per_hour else []
+    best.append(min(priced, key=timing.cost, default=None))
     shown = {retimed[0].candidate, *leading, *(times.candidate for times in best[:2] if times is not None)} if retimed else set()
     rows = [row(times) for times in methods.values() if times.candidate in shown]
     chosen = [None if times is None else row(times) for times in best]
@@ -333,7 +333,7 @@ def _advice(
         baseline=even,
         alike=alike[0],
         alike_on_all=alike[1],
-        cheapest=alike[2] if len(alike) > 2 else None,
+        cheapest=alike[2],
         error=error,
         num_runs=num_runs,
         refused=refused,

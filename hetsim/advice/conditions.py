@@ -60,16 +60,16 @@ class Conditions:
         return _key(self.schedule.at(second)[0], grid=self.grid)
 
     def course(self, samples: float, per_sample: Mapping[Key, float], leave_out: Collection[int], *, collective: bool) -> Course:
-        """The course of a training of so many samples without these nodes. `per_sample` has the seconds in each known condition."""
+        """The course of a training on `samples` samples without these nodes, with the seconds for a sample in each known condition."""
         out, num = frozenset(leave_out), self.schedule.cluster.num_workers
         spent: dict[Key, float] = {}
         now, remaining = 0.0, samples
         for _ in range(MOST_CHANGES):
             condition, until = self.schedule.at(now)
             if len(out | condition.absent) == num or (collective and condition.stopped - out):
-                if until == math.inf:
+                now = self.schedule.next_return(now)
+                if now == math.inf:
                     return Course()
-                now = until
                 continue
             key = _key(condition, grid=self.grid)
             if key not in per_sample:
@@ -81,7 +81,7 @@ class Conditions:
             if begin + lasting < until:
                 return Course(begin + lasting, max(spent, key=spent.__getitem__))
             now = until
-        return Course(now * samples / (samples - remaining), max(spent, key=spent.__getitem__))
+        return Course(now * samples / (samples - remaining), max(spent, key=spent.__getitem__)) if spent else Course()
 
 
 def _key(condition: Condition, *, grid: bool) -> Key:

@@ -14,8 +14,6 @@ from hetsim.advice.answer import answer as advice_answer
 from hetsim.advice.decision import what_to_do
 from hetsim.advice.question import AdviceQuestion, alternatives, asked
 from hetsim.answers.answer import Answer, Picture, Sheet
-from hetsim.catalogue.curves import measured_curve
-from hetsim.catalogue.own import catalogue_of
 from hetsim.catalogue.tables import Catalogue
 from hetsim.results.writing.describe import formatted
 from hetsim.results.writing.figures import COMPUTE, INK, own_style
@@ -98,8 +96,9 @@ def answer(options: Sequence[Option], command: str = "") -> Answer:
     in_order = sorted(options, key=lambda option: option.seconds)
     by_price = sorted((option for option in options if option.cost is not None), key=lambda option: option.cost or 0.0)
     fastest, cheapest = in_order[0], next(iter(by_price), None)
-    sentence = f"The fastest is {fastest.machines}"
-    if fastest is not first:
+    finite = [option for option in in_order if option.seconds < math.inf]
+    sentence = f"The fastest is {fastest.machines}" if fastest.seconds < math.inf else f"No choice reaches {advice.goal}"
+    if fastest is not first and first.seconds < math.inf:
         sentence += f", {first.seconds / fastest.seconds:.3g} times as fast as {first.machines}"
     near = [option for option in in_order[1:] if option.seconds < (1 + math.hypot(fastest.error, option.error)) * fastest.seconds]
     if near:
@@ -112,8 +111,8 @@ def answer(options: Sequence[Option], command: str = "") -> Answer:
     above = [f"{advice.end_point}, batches of {first.question.experiment.batch_size}, the fastest first"]
     return Answer(
         question=f"Which machines for {advice.workload}?",
-        answer=[f"{sentence}.", *_break_even(first, options[1:])],
-        pictures=[Picture("machines", "Hours of the training", partial(_picture, in_order))],
+        answer=[f"{sentence}.", *(_break_even(first, options[1:]) if first.seconds < math.inf else [])],
+        pictures=[Picture("machines", "Hours of the training", partial(_picture, finite))],
         sheets=[Sheet("The machines", heads, rows, above=above)],
         remarks=list(_remarks(options)),
         command=command,
@@ -127,7 +126,7 @@ def answer(options: Sequence[Option], command: str = "") -> Answer:
 
 def _cells(option: Option, by_price: Sequence[Option]) -> list[str]:
     prices = ["–", "–", "–"] if option.cost is None else [f"{option.hourly:.3g}", f"{option.cost:.3g}", str(1 + by_price.index(option))]
-    numbers = [formatted(option.samples_per_second), formatted(option.seconds / 3600)]
+    numbers = [formatted(option.samples_per_second), "–" if option.seconds == math.inf else formatted(option.seconds / 3600)]
     cluster, candidate = option.question.experiment.cluster, option.row.candidate
     alone = "plain training on one GPU" if cluster.num_workers == 1 else what_to_do(candidate, cluster)
     return [option.machines, *numbers, *(prices if by_price else []), alone]
@@ -152,7 +151,7 @@ def _picture(options: Sequence[Option]) -> Any:
 
 def _break_even(first: Option, others: Sequence[Option]) -> Iterator[str]:
     """For each other choice, when it pays to take it instead of the first one."""
-    for option in others:
+    for option in (option for option in others if option.seconds < math.inf):
         ratio = first.seconds / option.seconds
         if first.cost is None:
             yield f"{option.machines} costs less per training if its hour costs less than {ratio:.3g} times an hour of {first.machines}."
@@ -187,13 +186,11 @@ def _differences(options: Sequence[Option]) -> Iterator[str]:
     named = [option.question.named for option in options if option.question.named is not None]
     if len(named) < 2:
         return
-    file = next((word.partition("=")[2] for word in options[0].question.words if "catalogue.file=" in word), None)
-    catalogue = catalogue_of(None if file is None else file.strip("'\""))
     mine = dict.fromkeys(times.gpu.name for times in named[0].times.values())
     others = dict.fromkeys(times.gpu.name for of_option in named[1:] for times in of_option.times.values())
     for gpu in mine:
         for other in others:
-            ratios = _ratios(catalogue, gpu, other, named[0].model.name) if other != gpu else {}
+            ratios = _ratios(named[0].catalogue, gpu, other, named[0].model.name) if other != gpu else {}
             if ratios and max(ratios.values()) > DIFFER * min(ratios.values()):
                 listed = ", ".join(f"{ratio:.3g} ({source}, {precision})" for (source, precision), ratio in ratios.items())
                 yield f"sources differ: {other} is so many times as fast as {gpu}: {listed}"
@@ -201,15 +198,12 @@ def _differences(options: Sequence[Option]) -> Iterator[str]:
 
 def _ratios(catalogue: Catalogue, gpu: str, other: str, model: str) -> dict[tuple[str, str], float]:
     """How many times as fast the other GPU is, for each source and precision that measured both: at their best batch sizes."""
-    best: dict[tuple[str, str], dict[str, float]] = {}
+    rates: dict[tuple[str, str], dict[str, float]] = {}
     for row in catalogue.rows:
         if row.model == model and row.gpu in (gpu, other):
-            best.setdefault((row.source, row.precision), {})[row.gpu] = 0.0
-    for (source, precision), rates in best.items():
-        for name in rates:
-            rows = [row for row in catalogue.rows if (row.gpu, *row.series) == (name, source, model, precision)]
-            rates[name] = max(samples / seconds for samples, seconds in measured_curve(rows))
-    return {series: rates[other] / rates[gpu] for series, rates in best.items() if len(rates) == 2}
+            of_series = rates.setdefault((row.source, row.precision), {})
+            of_series[row.gpu] = max(row.batch / row.seconds, of_series.get(row.gpu, 0.0))
+    return {series: of_series[other] / of_series[gpu] for series, of_series in rates.items() if len(of_series) == 2}
 
 
 def _data(option: Option) -> dict[str, Any]:

@@ -47,7 +47,7 @@ SLACK = 0.002
 SIMPLEST = (None, "even", "dbs")
 """The splits of a method, the simplest first: as published, equal, by measured speed. Any other one is less simple."""
 WORTH_SOME = 0.95
-"""Some of several equal nodes are left out only if each step with all of them, and each without them, takes this much longer."""
+"""Some of several equal nodes are left out only if that takes less than this share of the time, and of its bound, with all or none."""
 AT_ONCE = 4
 """The number of sets of nodes that are simulated before the best time is checked again."""
 MOST_RUNS = 400
@@ -193,8 +193,8 @@ class Timing:
                 times for times in representatives if times.candidate.method.family == family and not times.candidate.synchronous
             ]
         best = [self._fastest(name, pool, sets).candidate.leave_out for name, pool in pools.items() if pool]
-        if experiment.cluster.cost_per_hour:
-            self._time_cheapest([times for times in representatives if times.candidate.synchronous], sets)
+        if experiment.cluster.cost_per_hour and pools["that train alike"]:
+            self._time_cheapest(pools["that train alike"], sets)
         everywhere = dict.fromkeys(out for some in best for out in (some, *sets.whole(some)) if len(out) < experiment.num_workers)
         fastest: dict[str, CandidateTimes] = {}
         for times in ranking(representatives):
@@ -265,10 +265,11 @@ class Timing:
             for which, bounds in enumerate(self.processes.least_seconds(self._words(), variants, whole))
             for price, bound, out in zip(hourly, map(self._total, bounds), whole, strict=True)
         ]
+        least = min(map(self.cost, pool))
         for bound, which, out in sorted(queue)[:MOST_RUNS]:
-            timed = [times for times in self.timed.values() if times.candidate.synchronous]
-            if bound < (1 - SLACK) * min(map(self.cost, timed), default=math.inf):
-                self._single_times([replace(pool[which].candidate, leave_out=out)])
+            if self._changes or bound < (1 - SLACK) * least:
+                timed = self._single_times([replace(pool[which].candidate, leave_out=out)])
+                least = min([least, *map(self.cost, timed)])
 
     def cost(self, times: CandidateTimes) -> float:
         """The cost of the training."""

@@ -62,6 +62,10 @@ class Schedule:
         absent, stopped = (frozenset(rank for rank, start, end in times if start <= second < end) for times in (self.outages, self.stops))
         return Condition(tuple(factor for factor, _ in current), absent, stopped), until
 
+    def next_return(self, second: float) -> float:
+        """The next second at which an outage or a stop ends; infinite if none does."""
+        return min((end for _, _, end in (*self.outages, *self.stops) if end > second), default=math.inf)
+
     def interruption(self, second: float, leave_out: Collection[int]) -> float:
         """The seconds for which the other nodes of a collective wait from this second on, because a node is lost or comes back."""
         faults = self.cluster.faults

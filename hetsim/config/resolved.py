@@ -131,6 +131,7 @@ class Named:
     """The factor on the catalogue's seconds of a GPU, by name."""
     ranks: Mapping[str, tuple[int, ...]]
     """The ranks of each name."""
+    catalogue: Catalogue
     sentence: str
     """What each machine has: `Machine 0: two A100 SXM4 40 GB; machine 1: four T4.`"""
 
@@ -182,6 +183,7 @@ def named_gpus(cluster: Any) -> Named | None:
         {name: times if name == rows[name].gpu else _of_slower_copy(times, rows[name]) for name, times in of_names.items()},
         {name: float(factors[row.gpu]) for name, row in rows.items() if row.gpu in factors},
         _ranks(machines),
+        catalogue,
         _machine_sentence(machines, {name: times.gpu for name, times in of_names.items()}),
     )
 

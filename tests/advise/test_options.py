@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -13,9 +14,11 @@ from hetsim.advice.advice import advice
 from hetsim.advice.candidates import equal_nodes
 from hetsim.advice.options import Option, answer
 from hetsim.advice.question import alternatives, asked
+from hetsim.advice.simulated import Goal
 from hetsim.advice.timing import SLACK, Timing
 from hetsim.catalogue.prices import prices_of
 from hetsim.catalogue.tables import shipped_catalogue
+from hetsim.results.tables.estimates import estimate
 
 QUESTION = ("model=resnet50", "batch_size=128", "network=1 Gbit/s", "workload.num_samples=6000", "budget.epochs=2")
 LOOK_UP = shipped_catalogue().gpu
@@ -95,6 +98,19 @@ def test_the_break_even_is_the_price_at_which_both_cost_the_same(options: list[O
     assert [row[0] for row in result.sheets[0].rows] == [option.machines for option in sorted(options, key=lambda option: option.seconds)]
     assert result.data["options"][1]["samples_per_second"] == pytest.approx(2 * 6000 / a100.seconds)
     assert result.pictures[0].draw() is not None
+
+
+@pytest.mark.slow
+def test_a_choice_that_misses_the_goal_has_no_time(options: list[Option]) -> None:
+    def missed(option: Option) -> Option:
+        row = replace(option.advice.baseline, seconds=estimate([None], scale="logarithmic"), cost=None)
+        return replace(option, advice=replace(option.advice, rows=(), alike=None, baseline=row, goal=Goal(accuracy=0.9)))
+
+    assert answer([*map(missed, options)]).answer[0].startswith("No choice reaches test accuracy 0.9")
+    one = answer([missed(options[0]), options[1]])
+    assert one.answer == ["The fastest is a100-40gb; the cheapest is a100-40gb, of the 1 with prices."]
+    assert [row[2] == "–" for row in one.sheets[0].rows] == [False, True]
+    assert one.pictures[0].draw() is not None
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from here import Here, last_of_each
 
 from hetsim.advice.advice import AdviceFindings, advice
 from hetsim.advice.candidates import Candidate
+from hetsim.advice.conditions import Conditions, Course
 from hetsim.advice.question import asked
 from hetsim.advice.simulated import SimulatedRun, experiment_of, simulate
 from hetsim.advice.timing import CandidateTimes, ranking
@@ -112,6 +113,21 @@ def test_each_condition_of_the_cluster_counts_for_as_long_as_it_lasts(
 
     assert next(iter(findings.rows)).seconds.mean == pytest.approx(whole["seconds"] + whole["profile_seconds"], rel=0.01)
     assert "judged" not in findings.sentence.lower()
+
+
+def test_nodes_that_never_come_back_end_the_training(tmp_path: Path) -> None:
+    """Also if the network goes on to change. Nodes that come back go on where they were; without them, nothing waits."""
+    (tmp_path / "factors.csv").write_text(f"seconds,factor\n{FEW}")
+    later = f"link_slowdown: {tmp_path / 'factors.csv'}, link_slowdown_period_seconds: 25"
+    rows = f"cluster.nodes=[{{count: 2, {FAST}}}, {{count: 2, {FAST}, {later}}}]"
+    faults = "schedule: [{nodes: [0, 1], leave: 20}, {nodes: [2, 3], crash: 8, repair: 9}]"
+    words = ["cluster=mixed4", rows, *TRAINING, f"+cluster.faults={{detection_seconds: 0, regroup_seconds: 0, {faults}}}", "method=ddp"]
+    conditions = Conditions.of(experiment_of(words, None).cluster)
+    per_sample = {conditions.key(second): 0.01 for second in (0, 7, 8.5, 9.5, 15, 21, 35)}
+
+    assert conditions.course(5000, per_sample, (2, 3), collective=True) == Course()
+    assert conditions.course(5000, per_sample, (0, 1), collective=True).seconds == pytest.approx(51)
+    assert conditions.course(1000, per_sample, (2, 3), collective=True).seconds == pytest.approx(10)
 
 
 @pytest.mark.slow

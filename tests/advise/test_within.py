@@ -47,7 +47,7 @@ def said(error: float) -> list[str]:
         name: Times(shipped_catalogue().gpu(name), ("sia", "resnet50", "amp"), ((1, 1.0), (2, 2.0)), 0 if error else 2, error, 33, None)
         for name, error in its.items()
     }
-    named = Named(shipped_catalogue().model("resnet50"), times, {}, {"a100-40gb": (0,), "l4": (1,)}, "")
+    named = Named(shipped_catalogue().model("resnet50"), times, {}, {"a100-40gb": (0,), "l4": (1,)}, shipped_catalogue(), "")
     timing: Any = Formula()
     return list(intervals(named, timing, EVEN, timing.times([BOTH, ALONE, EVEN])))
 
