@@ -161,6 +161,7 @@ CHANGING: dict[str, dict[str, Any]] = {
         "slow_spells": SlowSpells(factor=3.0, seconds_between=Distribution("expon", {"scale": 0.1}), seconds_lasting=Distribution("expon"))
     },
     "in passes": {"micro_batch": 3},
+    "loading": {"loading": 0.01},
     "throttled": {"slowdown": ((0.0, 1.0), (0.1, 2.5), (0.3, 1.0))},
 }
 
@@ -174,11 +175,25 @@ def unlike(made: Experiment, nodes: str) -> Experiment:
 
 @pytest.mark.parametrize("nodes", CHANGING)
 @pytest.mark.parametrize("method", ["ssgd", "dbs", "static", "local_sgd", "od_sgd"])
-def test_nodes_whose_times_are_not_affine_are_asked_one_by_one(method: str, nodes: str):
-    """Tables, spells and recorded slowdowns beside plain nodes; updates are slowed down too."""
+def test_nodes_that_change_their_speed_are_asked_one_by_one(method: str, nodes: str):
+    """Spells and recorded slowdowns beside plain nodes, tables and loaders; updates are slowed down too."""
     made = unlike(described(method, cluster=CLUSTERS["noisy"], budget={"epochs": 2.57}), nodes)
 
     assert reported(LockstepWorld, made) == reported(EventWorld, made)
+
+
+def test_of_equal_nodes_one_is_asked_once(monkeypatch: pytest.MonkeyPatch):
+    """Five of each kind, 4 samples each, twelve times."""
+    asked: list[int] = []
+    once = StepTimes.seconds
+    monkeypatch.setattr(StepTimes, "seconds", lambda self, samples, *start: [asked.append(samples), once(self, samples, *start)][1])
+    nodes = cluster(
+        {"count": 5, "table": ((1, 0.1), (9, 0.4))}, {"count": 5, "seconds_per_sample": 0.1, "overhead_seconds": 0}, network=NETWORK
+    )
+
+    reported(LockstepWorld, described("ssgd", cluster=nodes, budget={"updates": 12}))
+
+    assert asked == [4, 4]
 
 
 @pytest.mark.parametrize("quantity", ["seconds", "update_seconds"])

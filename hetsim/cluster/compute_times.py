@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import count, islice
 
 from hetsim.cluster.distributions import GRADIENTS, JITTER, MIN_FACTOR, SERVICE, SHARING, SPELLS, Distribution
@@ -22,8 +21,6 @@ TOO_MANY = (
 )
 SHARING_WEIGHTS = (1e-3, 1e3)
 """The minimum and maximum weight. Sums and quotients of weights in this range are exact to many digits."""
-PROBED = ((1, 0.0), (7, 0.5), (1000, 30.0), (10**6, 1e5))
-"""Pairs (samples, second of the start) at which step times are tried, to find out whether they are affine."""
 
 
 class StepTimes:
@@ -40,22 +37,6 @@ class StepTimes:
         """Skip the gradients of an earlier run."""
         if self._factors is not None:
             next(islice(self._factors, num_gradients, num_gradients), None)
-
-    @property
-    def affine(self) -> tuple[float, float] | None:
-        """(overhead, seconds per sample), if the next gradient takes (overhead + b · seconds per sample) · noise; None: call `seconds`.
-
-        To find out, it asks an equal node without noise for a few sizes at a few moments.
-        """
-        node = self.node
-        if node.table or node.micro_batch is not None or self.slowdown is not None or node.loading:
-            return None
-        steady = type(self)(replace(node, noise=None), seed=0, rank=0)
-        line = node.overhead_seconds, node.seconds_per_sample
-        agreements = [steady.seconds(b, start) == line[0] + b * line[1] for b, start in PROBED]
-        for local in (False, True):
-            agreements += [steady.update_seconds(start, local=local) == node.update_seconds(local=local) for _, start in PROBED]
-        return line if all(agreements) else None
 
     def seconds(self, samples: int, start: float = 0.0) -> float:
         """The seconds of the next gradient, over `samples` samples, if it starts at second `start` of the run."""

@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import NamedTuple
 
 from hetsim.cluster.distributions import Distribution
 from hetsim.cluster.faults import Faults
@@ -192,6 +193,16 @@ class Path:
     links: tuple[tuple[str, int | str], ...] = ()
 
 
+class LinkEnd(NamedTuple):
+    """A node, server, host or rack on a message's path: its links in both directions, if they limit messages, and its latency."""
+
+    owner: int | str
+    outwards: tuple[str, int | str] | None
+    inwards: tuple[str, int | str] | None
+    latency: float
+    message_limit: float
+
+
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
     """Workers 0 … N−1, the network between them, the server (rank N) of methods that have one, and faults."""
@@ -279,9 +290,9 @@ class Cluster:
 
         `divided`: the message may use several network cards of a machine at once, as those of a collective do.
         """
-        up, down = self._owners(sender, receiver)
-        ends = [*(("up", end) for end in up), *((self._inwards(end), end) for end in reversed(down))]
-        links = [link for link in ends if self.capacity(link) < math.inf]
+        up, down = self._ends(sender, receiver)
+        down = down[::-1]
+        links = [*(end.outwards for end in up if end.outwards), *(end.inwards for end in down if end.inwards)]
         latency, rate = self.network.latency_seconds, self._rate(sender, receiver)
         way = self.between(sender, receiver)
         if way.latency_seconds is not None:
@@ -290,23 +301,23 @@ class Cluster:
             links.append(("over", f"way {sender} {receiver}"))  # of these two alone, as it limits each message
             rate /= way.link_slowdown.least
         if self._limits_messages and not divided:
-            rate = min([rate, *(self._message_limit(end) for _, end in ends)])
-        return Path(latency + sum(self._latency(end) for _, end in ends), rate, tuple(links))
+            rate = min([rate, *(end.message_limit for end in (*up, *down))])
+        return Path(latency + sum([end.latency for end in (*up, *down)]), rate, tuple(links))
 
     def between(self, sender: int, receiver: int) -> Between:
         """The described way between the racks of two ranks. If the cluster describes none, the result has no values."""
         if not self.network.between:
             return NOTHING
-        up, down = self._owners(sender, receiver)
-        return self.network.between.get(frozenset((up[-1], down[-1])), NOTHING)
+        up, down = self._ends(sender, receiver)
+        return self.network.between.get(frozenset((up[-1].owner, down[-1].owner)), NOTHING)
 
     def _rate(self, sender: int, receiver: int) -> float:
         """The highest rate of a message between two ranks, in bytes per second, before any slowdown."""
         rate = self.between(sender, receiver).bytes_per_second or self.network.bytes_per_second
         return rate * (self.server.shards if max(sender, receiver) >= self.num_workers else 1)
 
-    def _owners(self, sender: int, receiver: int) -> tuple[list[int | str], list[int | str]]:
-        """The owners of the links on the sender's side, and of the links on the receiver's side, each from the inside out."""
+    def _ends(self, sender: int, receiver: int) -> tuple[list[LinkEnd], list[LinkEnd]]:
+        """The ends on the sender's side, and those on the receiver's side, each from the inside out."""
         up, down = self._way_out(sender), self._way_out(receiver)
         while up[-1] == down[-1]:  # the message does not leave a rack that contains both
             up, down = up[:-1], down[:-1]
@@ -323,8 +334,10 @@ class Cluster:
             rack = self.network.racks[rack].within
         return rack
 
-    def _way_out(self, rank: int) -> list[int | str]:
-        """The owners of the links from a rank to the outermost switch: the node or server, its host, and its racks from the inside out."""
+    def _way_out(self, rank: int) -> list[LinkEnd]:
+        """The ends from a rank to the outermost switch: the node or server, its host, and its racks from the inside out."""
+        if rank in self._ways_out:
+            return self._ways_out[rank]
         region = rank - self.num_workers - 1
         if region < 0:
             end = self.end(rank)
@@ -337,7 +350,16 @@ class Cluster:
         while rack is not None:
             owners.append(f"rack {rack}")
             rack = self.network.racks[rack].within
-        return owners
+        return self._ways_out.setdefault(rank, [*map(self._link_end, owners)])
+
+    @cached_property
+    def _ways_out(self) -> dict[int, list[LinkEnd]]:
+        """By rank, `_way_out` so far."""
+        return {}
+
+    def _link_end(self, owner: int | str) -> LinkEnd:
+        out, into = [link if self.capacity(link) < math.inf else None for link in (("up", owner), (self._inwards(owner), owner))]
+        return LinkEnd(owner, out, into, self._latency(owner), self._message_limit(owner))
 
     def _inwards(self, end: int | str) -> str:
         """The direction of the link by which a message reaches its owner. It is "up" for half-duplex owners, which have one link."""

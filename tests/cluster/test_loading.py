@@ -34,7 +34,6 @@ CERTAIN = {"distribution": "uniform", "loc": 3.0, "scale": 1e-300}
 def test_a_gradient_takes_the_longer_of_loading_and_computing(row: dict[str, Any], seconds: float) -> None:
     """Of four samples. Noise, a quota and passes belong to the computing."""
     assert times(row).seconds(4) == seconds
-    assert times(row).affine is None
 
 
 def test_a_slow_loader_makes_each_step_wait() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heapreplace
@@ -50,12 +51,16 @@ def fastest_split(nodes: Sequence[Sequence[AffineTime]], total: int, max_samples
         within = bound if room >= bound else max(1, math.floor(room))
         return within if seconds(lines, within) <= deadline else within - 1
 
-    low, high = 0.0, max(seconds(lines, bound) for lines, bound in zip(nodes, bounds, strict=True))
-    for _ in range(100):
-        middle = (low + high) / 2
-        enough = sum(fits(middle, lines, bound) for lines, bound in zip(nodes, bounds, strict=True)) > total
+    kinds = [(tuple(lines), bound) for lines, bound in zip(nodes, bounds, strict=True)]
+    counts = Counter(kinds)  # equal nodes have equal shares, so each kind is asked once
+    low, high = 0.0, max(seconds(*kind) for kind in counts)
+    middle = (low + high) / 2
+    while low < middle < high:
+        enough = sum(count * fits(middle, *kind) for kind, count in counts.items()) > total
         low, high = (low, middle) if enough else (middle, high)
-    shares = [fits(low, lines, bound) for lines, bound in zip(nodes, bounds, strict=True)]
+        middle = (low + high) / 2
+    share = {kind: fits(low, *kind) for kind in counts}
+    shares = [share[kind] for kind in kinds]
 
     def end(rank: int) -> tuple[float, int]:
         """The time at which this node would finish one more sample."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,46 +64,56 @@ class Draws:
 class VectorizedTimes:
     """The times of the next gradients and updates of all nodes, equal to those of their `StepTimes`.
 
-    Times that are affine in the samples, multiplied by noise, are computed as arrays. Other nodes' `StepTimes` are called one by one.
-    `positions` are the numbers of gradients that each rank computed in an earlier run.
+    Equal nodes with as many samples take equally long before noise, so only one of them is asked, and nobody again while all samples
+    stay the same. Nodes that change their speed are asked one by one. `positions` are the numbers of gradients that each rank computed
+    in an earlier run.
     """
 
     def __init__(self, nodes: Sequence[NodeSpec], *, seed: int, positions: Sequence[int]) -> None:
-        distinct = {id(node): StepTimes(node, seed=seed, rank=0) for node in nodes}  # nodes of one row are one object
-        lines = {key: times.affine for key, times in distinct.items()}
-        affine = [lines[id(node)] for node in nodes]
+        self._kinds = [id(node) for node in nodes]  # nodes of one row are one object
+        steady = {id(node): replace(node, noise=None, loading=0.0) for node in nodes}
+        self._steady = {kind: StepTimes(node, seed=seed, rank=0) for kind, node in steady.items()}
         self._one_by_one: dict[int, StepTimes] = {}
         streams: dict[int, list[int]] = {}
-        for rank, (node, line) in enumerate(zip(nodes, affine, strict=True)):
-            if line is None:
+        for rank, node in enumerate(nodes):
+            if self._steady[id(node)].slowdown is not None:
                 self._one_by_one[rank] = StepTimes(node, seed=seed, rank=rank)
                 self._one_by_one[rank].skip(positions[rank])
             elif node.noise is not None:
                 streams.setdefault(id(node.noise), []).append(rank)
-        self._overhead = np.array([0.0 if line is None else line[0] for line in affine])
-        self._per_sample = np.array([0.0 if line is None else line[1] for line in affine])
+        self._loading = np.array([node.loading for node in nodes])
+        self._latest: tuple[bytes, Seconds] = b"", np.zeros(0)
+        """The latest samples, and their seconds before noise."""
         self._updates = {}
         """The seconds of each rank's updates, and of its local updates."""
         for local in (False, True):
-            update = {key: 0.0 if lines[key] is None else times.update_seconds(0.0, local=local) for key, times in distinct.items()}
-            self._updates[local] = np.array([update[id(node)] for node in nodes])
+            update = {kind: 0.0 if times.slowdown else times.update_seconds(0.0, local=local) for kind, times in self._steady.items()}
+            self._updates[local] = np.array([update[kind] for kind in self._kinds])
         laws = [(nodes[ranks[0]].noise, ranks) for ranks in streams.values()]
         self._draws = [Draws(law, ranks, seed=seed, positions=[positions[r] for r in ranks]) for law, ranks in laws if law is not None]
 
     def seconds(self, samples: Counts, start: Seconds) -> Seconds:
         """Each rank's seconds for a gradient over its samples that begins at `start`. Without samples, 0, and no number is drawn."""
         drawn = samples > 0
-        seconds: Seconds = self._overhead + samples * self._per_sample
+        if self._latest[0] != samples.tobytes():
+            self._latest = samples.tobytes(), self._steady_seconds(samples.tolist())
+        seconds: Seconds = self._latest[1].copy()
         if self._draws:
             factors = np.ones(len(seconds))
             for draws in self._draws:
                 draws.fill(factors, drawn)
             seconds *= factors
+        seconds = np.maximum(seconds, samples * self._loading)
         for rank, times in self._one_by_one.items():
             if drawn[rank]:
                 seconds[rank] = times.seconds(int(samples[rank]), float(start[rank]))
-        seconds[~drawn] = 0.0
         return seconds
+
+    def _steady_seconds(self, samples: Sequence[int]) -> Seconds:
+        """Each rank's seconds before noise; 0 without samples, and for nodes that are asked one by one."""
+        questions = [*zip(self._kinds, samples, strict=True)]
+        answers = {(kind, num): self._steady[kind].seconds(num) for kind, num in {*questions} if num and not self._steady[kind].slowdown}
+        return np.array([answers.get(question, 0.0) for question in questions], np.float64)
 
     def update_seconds(self, start: Seconds, *, local: bool) -> Seconds:
         """Each rank's seconds for an optimizer step that begins at `start`. `local`: for a local step."""
