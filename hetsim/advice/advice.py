@@ -15,17 +15,19 @@ from hetsim.advice.decision import (
     all_nodes,
     assumptions,
     gain_reason,
+    label,
     loss_hint,
     step_parts,
     unmeasured_remark,
     what_to_do,
     why_some,
 )
+from hetsim.advice.ends import Ends, at_ends, unsure_gpus
 from hetsim.advice.progress import Progress, StoppedEarly
 from hetsim.advice.question import BASELINE, AdviceQuestion
 from hetsim.advice.simulated import Goal, SimulatedRun
 from hetsim.advice.simulations import Simulations, StoredAnswers
-from hetsim.advice.timing import CandidateTimes, Timing, intervals, ranking
+from hetsim.advice.timing import CandidateTimes, Timing, ranking
 from hetsim.advice.training import CandidateTraining
 from hetsim.cluster.fewer import without
 from hetsim.results.tables.estimates import Estimate, estimate, paired_ratio
@@ -50,6 +52,8 @@ class AdviceRow:
     gain: Estimate
     cost: float | None
     why: str
+    label: str
+    """The candidate in words, without its rates."""
     words: tuple[str, ...]
     """The arguments that run the candidate in real processes."""
     command: str
@@ -66,6 +70,8 @@ class AdviceFindings:
     cluster: str
     num_nodes: int
     workload: str
+    task: str
+    """What is trained and where, in words."""
     epochs: float
     goal: Goal | None
     sentence: str
@@ -84,6 +90,9 @@ class AdviceFindings:
     refused: dict[str, str]
     num_samples: int
     """The number of samples in an epoch."""
+    batch_size: int
+    batches: str
+    """The batch size in words."""
     trains: bool
     """Whether the workload has a model."""
     more: str
@@ -117,8 +126,9 @@ class AdviceFindings:
 
     @property
     def end_point(self) -> str:
-        """The end point of the seconds, in words."""
-        return f"{formatted(self.epochs)} epochs of {self.num_samples} samples" if self.goal is None else str(self.goal)
+        """The end point of the times, in words."""
+        epochs = f"{formatted(self.epochs)} epoch{'' if self.epochs == 1 else 's'}"
+        return f"for {epochs} of {self.num_samples} samples" if self.goal is None else f"to {self.goal}"
 
 
 def advice(question: AdviceQuestion, processes: Simulations, tell: Callable[[str], object]) -> AdviceFindings:
@@ -209,7 +219,8 @@ def _advice_by_time(
         retimed = ranking(timing.times(finalists, seeds=timing.seeds))
     if timing.processes.progress.reason is not None:
         retimed = ranking([times for times in timed if times.candidate in finalists])
-    others = {same[0]: tuple(candidate.label for candidate in same[1:]) for same in groups}
+    cluster, names = question.experiment.cluster, question.gpus
+    others = {same[0]: tuple(label(candidate, cluster, names) for candidate in same[1:]) for same in groups}
 
     def row(times: CandidateTimes) -> AdviceRow:
         by_seed = [dict(enumerate([seconds] for seconds in one.seconds[: len(times.seconds)])) for one in (even, times)]
@@ -225,9 +236,7 @@ def _advice_by_time(
     shown = {retimed[0].candidate, *leading, *(times.candidate for times in best[:2] if times is not None)} if retimed else set()
     rows = [row(times) for times in methods.values() if times.candidate in shown]
     chosen = [None if times is None else row(times) for times in best]
-    if timing.processes.progress.reason is None:
-        timing.remarks[:0] = intervals(question.named, timing, even.candidate, ranking([*retimed, *timed]))
-    return _advice(question, timing, None, rows, row(even), chosen, timing.processes.num_runs, timing.refused, even, timed)
+    return _advice(question, timing, None, rows, row(even), chosen, timing.refused, even, timed)
 
 
 def _same_time(timed: Sequence[CandidateTimes]) -> list[list[Candidate]]:
@@ -281,7 +290,7 @@ def _advice_by_goal(
         min((advice_row for advice_row in same if advice_row.cost is not None), key=lambda row: row.cost or 0.0, default=None)
     )
     refused = timing.refused | training.refused
-    return _advice(question, timing, goal, rows, row(even), chosen_rows, training.processes.num_runs, refused, timed_even, timed)
+    return _advice(question, timing, goal, rows, row(even), chosen_rows, refused, timed_even, timed)
 
 
 def _missed_and_seconds(row: AdviceRow) -> tuple[int, float]:
@@ -295,37 +304,46 @@ def _advice(
     rows: Sequence[AdviceRow],
     even: AdviceRow,
     alike: Sequence[AdviceRow | None],
-    num_runs: int,
     refused: dict[str, str],
     timed_even: CandidateTimes,
     timed: Sequence[CandidateTimes],
 ) -> AdviceFindings:
     experiment = question.experiment
     error = experiment.cluster.calibrated.spread - 1 if experiment.cluster.calibrated else None
-    best, stopped = (rows[0] if rows else even), timing.processes.progress.reason
-    remarks = [*assumptions(question), *timing.remarks]
-    if goal is not None and timed and timed[0].candidate.label != best.candidate.label:
-        fastest, gain = timed[0].candidate.label, timed_even.mean / timed[0].mean
-        why_not = refused.get(fastest, "in training it reaches the goal later, because its samples teach less")
-        remarks.append(f"by time alone {fastest} is the fastest, {gain:.3g} times as fast as plain DDP: {why_not}")
+    best = rows[0] if rows else even
     recommended = _recommended_row(best, alike[0], even, goal)
+    ends = Ends()
+    if question.named is not None and goal is None and timing.processes.progress.reason is None:
+        tried = [times.candidate for times in timed]
+        ends = at_ends(timing, timed_even.candidate, recommended.candidate, tried, unsure_gpus(question.named))
+    stopped = timing.processes.progress.reason
+    remarks = [*assumptions(question), *ends.remarks, *timing.remarks]
+    if question.named is not None and stopped is None and {method.name for method in question.methods} == {BASELINE}:
+        split = "" if question.typed("allocation") else "with every split and "
+        remarks.append(f"ddp was tried {split}on every set of GPUs: name other candidates by method=ssgd,dbs_sgd (hetsim-methods)")
+    if goal is not None and timed and timed[0].candidate.label != best.candidate.label:
+        fastest, gain = label(timed[0].candidate, experiment.cluster, question.gpus), timed_even.mean / timed[0].mean
+        why_not = refused.get(timed[0].candidate.label, "in training it reaches the goal later, because its samples teach less")
+        remarks.append(f"by time alone {fastest} is the fastest, {gain:.3g} times as fast as plain DDP: {why_not}")
     if error is not None and recommended.gain.mean is not None and CLEARLY <= recommended.gain.mean < 1 + error:
         remarks.append(f"{recommended.gain.mean:.3g} times is less than how far each prediction may be off: run both before you decide")
-    if (few := unmeasured_remark(experiment.cluster, *((row.candidate, row.batch_sizes) for row in (recommended, even)))) is not None:
+    used = [(row.candidate, row.batch_sizes) for row in (recommended, even)]
+    if (few := unmeasured_remark(experiment.cluster, question.gpus, *used)) is not None:
         remarks.append(few)
     if experiment.cluster.calibrated is not None and (doubts := experiment.cluster.calibrated.doubtful) is not None:
         remarks.insert(0, doubts)
-    sentence = _sentence(timing, recommended, timed_even, timed, goal)
+    sentence = _sentence(timing, recommended, timed_even, timed, goal, ends.unless)
     if (least := timing.least_step_of_all.get(replace(recommended.candidate, factor=1.0))) is not None:
         sentence += f" {why_some(least)}"
     if timing.doubt is not None:
         sentence = f"{timing.doubt[0].upper()}{timing.doubt[1:]}: {sentence[0].lower()}{sentence[1:]}"
     if (faster := _faster_row(best, recommended)) is not None:
-        sentence += f" {faster.candidate.label} is faster still, {faster.gain.mean:.3g} times, but trains differently."
+        sentence += f" {faster.label} is faster still, {faster.gain.mean:.3g} times, but trains differently."
     return AdviceFindings(
         cluster=experiment.cluster.name,
         num_nodes=experiment.num_workers,
         workload=experiment.workload.name,
+        task=f"{question.task} on {question.place}",
         epochs=question.epochs,
         goal=goal,
         sentence=sentence,
@@ -335,9 +353,11 @@ def _advice(
         alike_on_all=alike[1],
         cheapest=alike[2],
         error=error,
-        num_runs=num_runs,
+        num_runs=timing.processes.num_runs,
         refused=refused,
         num_samples=timing.sizes[1],
+        batch_size=experiment.batch_size,
+        batches=question.batches,
         trains=experiment.workload.has_model,
         more=loss_hint(question),
         remarks=tuple(remarks),
@@ -357,13 +377,15 @@ def _faster_row(best: AdviceRow, recommended: AdviceRow) -> AdviceRow | None:
     return best if gains[0] is not None and gains[1] is not None and gains[1] > CLEARLY * gains[0] else None
 
 
-def _sentence(timing: Timing, best: AdviceRow, even: CandidateTimes, timed: Sequence[CandidateTimes], goal: Goal | None) -> str:
-    """The recommendation, its gain over plain DDP, and the reason."""
-    experiment, candidate = timing.question.experiment, best.candidate
-    order = what_to_do(candidate, experiment.cluster)
+def _sentence(
+    timing: Timing, best: AdviceRow, even: CandidateTimes, timed: Sequence[CandidateTimes], goal: Goal | None, unless: str
+) -> str:
+    """The recommendation, at which ends another choice is better, its gain over plain DDP, and the reason."""
+    experiment, candidate, names = timing.question.experiment, best.candidate, timing.question.gpus
+    order = what_to_do(candidate, experiment.cluster, names) + (f", {unless}" if unless else "")
     gain = f"{best.gain.mean:.3g} times" if best.gain.mean is not None else ""
     to_goal = "" if goal is None else f" to {goal}"
-    on_all = f" on {all_nodes(experiment.num_workers)}" if experiment.num_workers > 1 else ""
+    on_all = f" on {all_nodes(experiment.num_workers, names)}" if experiment.num_workers > 1 else ""
     if best.gain.mean is None or best.gain.mean < CLEARLY:
         return f"{order[0].upper()}{order[1:]}: nothing here is clearly faster than plain DDP{on_all}."
     times = next((entry for entry in timed if entry.candidate.label == candidate.label), None)
@@ -395,7 +417,9 @@ def _row(
     words = (*question.words, *candidate.words(rates=rates), "backend=dist")
     folder = () if question.config_dir is None else ("--config-dir", question.config_dir)
     batch_sizes = tuple(run.numbers.get("batch_sizes", ()))
-    return AdviceRow(candidate, expected, gain, cost, reason(run, even), words, shlex.join(("hetsim", *folder, *words)), batch_sizes)
+    in_words = label(candidate, cluster, question.gpus)
+    command = shlex.join(("hetsim", *folder, *words))
+    return AdviceRow(candidate, expected, gain, cost, reason(run, even), in_words, words, command, batch_sizes)
 
 
 def reason(run: SimulatedRun, even: SimulatedRun) -> str:

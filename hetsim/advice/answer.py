@@ -11,7 +11,7 @@ from hetsim.advice.advice import AdviceFindings, AdviceRow
 from hetsim.advice.decision import script_hint
 from hetsim.answers.answer import Answer, Picture, Sheet
 from hetsim.results.tables.estimates import Estimate
-from hetsim.results.writing.describe import formatted
+from hetsim.results.writing.describe import formatted, unit_of_time
 from hetsim.results.writing.figures import COMPUTE, INK, STEP, WAIT, own_style
 
 GREY = "#888888"
@@ -19,16 +19,15 @@ GREY = "#888888"
 
 def answer(advice: AdviceFindings, command: str = "") -> Answer:
     """The answer with this advice. `command` has asked for it."""
-    of_what = "" if advice.workload == "phantom" else f", for {advice.workload}"
     return Answer(
-        question=f"Which method, split and nodes are fastest on {advice.cluster}{of_what}?",
+        question=f"Which method, split and nodes are fastest for {advice.task}?",
         answer=[
             advice.sentence,
             *([advice.machines] if advice.machines else []),
             *([advice.split.sentence] if advice.split else []),
             *([f"stopped {advice.stopped}: this is the best so far"] if advice.stopped else []),
         ],
-        pictures=[Picture("advice", f"Seconds to {advice.end_point}, by {advice.num_runs} simulated runs", partial(_picture, advice))],
+        pictures=[Picture("advice", f"Time {advice.end_point}, by {advice.num_runs} simulated runs", partial(_picture, advice))],
         sheets=[_decision(advice), _ranking(advice)],
         remarks=list(_remarks(advice)),
         command=command,
@@ -49,12 +48,12 @@ def _decision(advice: AdviceFindings) -> Sheet:
         rows.append(("trains as DDP does, at the lowest cost", advice.cheapest))
     if not advice.best.candidate.synchronous and advice.best in (advice.recommended, advice.faster_still):
         rows.append(("the fastest of all; it trains differently", advice.best))
-    heads = ["", "method", "seconds", "gain over plain DDP", *(["cost per epoch" if per_epoch else "cost"] if costs else [])]
-    cells = []
+    heads = ["", "method", "time", "gain over plain DDP", *(["cost per epoch" if per_epoch else "cost"] if costs else [])]
+    cells, unit = [], _unit(advice)
     for name, row in rows:
         share = advice.epochs if per_epoch else 1.0
         cost = ["–" if row.cost is None else f"{row.cost / share:.3g}"] if costs else []
-        cells.append([name, *_cells(row, costs=False)[:3], *cost])
+        cells.append([name, *_cells(row, unit, costs=False)[:3], *cost])
     below = []
     if per_epoch and advice.faster_still is not None:
         text = "The last one is fastest by time alone: it takes other steps than DDP, so the loss may fall more slowly. "
@@ -65,24 +64,31 @@ def _decision(advice: AdviceFindings) -> Sheet:
 def _ranking(advice: AdviceFindings) -> Sheet:
     """All reported candidates, the best first, and plain DDP."""
     costs = any(row.cost is not None for row in (*advice.rows, advice.baseline))
-    heads = ["", "method", "seconds", "gain", *(["cost", "by cost"] if costs else []), "why"]
-    rows = [[str(rank), *_cells(row, costs)] for rank, row in enumerate(advice.rows, start=1)]
-    rows.append(["–", *_cells(advice.baseline, costs)])
+    unit = _unit(advice)
+    heads = ["", "method", "time", "gain", *(["cost", "by cost"] if costs else []), "why"]
+    rows = [[str(rank), *_cells(row, unit, costs=costs)] for rank, row in enumerate(advice.rows, start=1)]
+    rows.append(["–", *_cells(advice.baseline, unit, costs=costs)])
     if costs:
         in_order = sorted(row.cost for row in (*advice.rows, advice.baseline) if row.cost is not None)
         for cells, row in zip(rows, (*advice.rows, advice.baseline), strict=True):
             cells.insert(5, "–" if row.cost is None else str(1 + in_order.index(row.cost)))
     rows[-1][1] = f"plain DDP ({advice.baseline.candidate.method.name})"
-    above = f"{advice.cluster}, {advice.workload}: seconds to {advice.end_point}, by {advice.num_runs} simulated runs"
+    above = f"{advice.task}: time {advice.end_point}, {advice.batches}, by {advice.num_runs} simulated runs"
     return Sheet("All methods, the best first", heads, rows, above=[above])
 
 
-def _cells(row: AdviceRow, costs: bool) -> list[str]:
+def _unit(advice: AdviceFindings) -> tuple[str, float]:
+    """The unit of all times: the name and its seconds."""
+    return unit_of_time(min((row.seconds.mean for row in (*advice.rows, advice.baseline) if row.seconds.mean is not None), default=1.0))
+
+
+def _cells(row: AdviceRow, unit: tuple[str, float], *, costs: bool) -> list[str]:
     rate = f", rates × {row.candidate.factor:.2g}" if row.candidate.factor != 1 else ""
     reached = row.seconds.num_known
-    seconds = str(row.seconds) if row.seconds.mean is not None else f"reached by {reached} of {row.seconds.num_runs}"
+    name, size = unit
+    time = f"{row.seconds.in_unit(size)} {name}" if row.seconds.mean is not None else f"reached by {reached} of {row.seconds.num_runs}"
     cost = ["–" if row.cost is None else f"{row.cost:.3g}"] if costs else []
-    return [row.candidate.label + rate, seconds, "–" if row.gain.mean is None else f"× {row.gain}", *cost, row.why]
+    return [row.label + rate, time, "–" if row.gain.mean is None else f"× {row.gain}", *cost, row.why]
 
 
 def _remarks(advice: AdviceFindings) -> Iterator[str]:
@@ -94,14 +100,15 @@ def _remarks(advice: AdviceFindings) -> Iterator[str]:
         return
     for rank, row in enumerate(advice.rows, start=1):
         if row.alike:
-            yield f"as fast as row {rank}: {', '.join(row.alike)}"
+            yield f"as fast as row {rank}: {'; '.join(row.alike)}"
     yield from advice.remarks
     if advice.error is not None:
-        yield f"predictions may be {100 * advice.error:.0f} % off (90 %), which is in the intervals of seconds, not in those of gains"
+        yield f"predictions may be {100 * advice.error:.0f} % off (90 %), which is in the intervals of times, not in those of gains"
     run = "run it" if advice.trains else "rehearse it, padded and without a model"
     yield f"{run}: {advice.recommended.command}"
     if not advice.trains:
-        yield script_hint(advice.recommended.candidate, split=advice.split is not None)
+        candidate = advice.recommended.candidate
+        yield script_hint(candidate, num_nodes=advice.num_nodes - len(candidate.leave_out), split=advice.split is not None)
     if advice.split is not None and advice.split.script is not None:
         yield f"or with this split fixed, in rank order: {advice.split.script}"
     if advice.faster_still is not None:
@@ -110,14 +117,17 @@ def _remarks(advice: AdviceFindings) -> Iterator[str]:
 
 @own_style()
 def _picture(advice: AdviceFindings) -> Any:
-    """A figure with one panel."""
+    """A figure with one panel; None if plain DDP is the only candidate."""
     from matplotlib.figure import Figure
 
     rows = [*advice.rows, advice.baseline]
+    if len({row.label for row in rows}) == 1:
+        return None
+    unit, size = _unit(advice)
     figure = Figure(figsize=(9, 1.3 + 0.32 * len(rows)), layout="constrained")
     axes = figure.subplots()
     for place, row in enumerate(rows):
-        seconds = row.seconds
+        seconds = row.seconds.in_unit(size)
         if seconds.mean is None:
             words = f"reached by {seconds.num_known} of {seconds.num_runs}"
             axes.text(0.01, place, words, transform=axes.get_yaxis_transform(), va="center", fontsize=8, color=GREY)
@@ -128,15 +138,15 @@ def _picture(advice: AdviceFindings) -> Any:
         if row.gain.mean is not None and row is not advice.baseline:
             axes.text(1.01, place, f"× {row.gain}", transform=axes.get_yaxis_transform(), va="center", fontsize=8, color=INK)
     if advice.baseline.seconds.mean is not None:
-        axes.axvline(advice.baseline.seconds.mean, color=STEP, linewidth=1.2, linestyle="--", zorder=0)
-    labels = [row.candidate.label for row in advice.rows]
+        axes.axvline(advice.baseline.seconds.mean / size, color=STEP, linewidth=1.2, linestyle="--", zorder=0)
+    labels = [row.label for row in advice.rows]
     axes.set_yticks(range(len(rows)), [*labels, f"plain DDP ({advice.baseline.candidate.method.name})"], parse_math=False)
     axes.set_ylim(len(rows) - 0.4, -0.6)
     error = "" if advice.error is None else f", wider as predictions may be {100 * advice.error:.0f} % off (90 %)"
     axes.set_xlabel(
-        f"seconds to {advice.end_point}: mean and 95 % interval over seeds{error}; ×: gain over plain DDP", fontsize=9, color=INK
+        f"time in {unit} {advice.end_point}: mean and 95 % interval over seeds{error}; ×: gain over plain DDP", fontsize=9, color=INK
     )
-    axes.set_title(f"{advice.workload} on {advice.cluster}", fontsize=10, color=INK, loc="left", parse_math=False)
+    axes.set_title(advice.task, fontsize=10, color=INK, loc="left", parse_math=False)
     axes.grid(color=WAIT)
     axes.set_axisbelow(True)
     axes.tick_params(length=0, labelsize=9, labelcolor=INK)
@@ -152,6 +162,7 @@ def _data(advice: AdviceFindings) -> dict[str, Any]:
         "workload": advice.workload,
         "epochs": advice.epochs,
         "samples": advice.num_samples,
+        "batch_size": advice.batch_size,
         "goal": goal,
         "advice": advice.sentence,
         "machines": advice.machines,

@@ -9,11 +9,14 @@ from typing import NamedTuple
 
 from hetsim.advice.candidates import Candidate
 from hetsim.advice.question import AdviceQuestion
+from hetsim.catalogue.tables import OWN
+from hetsim.catalogue.times import SPREAD
 from hetsim.cluster.fewer import without
 from hetsim.cluster.model import MACHINE, Cluster
 from hetsim.cluster.parse.values import LINKS
+from hetsim.config.resolved import number_in_words
 from hetsim.policies.allocation.base import proportional
-from hetsim.results.writing.describe import formatted
+from hetsim.results.writing.describe import duration
 
 PHANTOM = "A phantom trains nothing: workload=own (docs/guide/own-workload.md) or a shipped workload says how fast the loss falls."
 
@@ -35,20 +38,57 @@ def step_parts(step_seconds: float, per_worker: Sequence[dict[str, float]]) -> S
     return StepParts(min(slowest, step_seconds), max(0.0, step_seconds - slowest))
 
 
-def what_to_do(candidate: Candidate, cluster: Cluster) -> str:
-    """An instruction, without a full stop."""
+Names = Mapping[str, Sequence[int]]
+"""The ranks of each GPU that is named on the command line, by its title."""
+
+
+def what_to_do(candidate: Candidate, cluster: Cluster, names: Names) -> str:
+    """An instruction, without a full stop. On a single node, all methods that train as DDP does are one."""
     num_nodes, out = cluster.num_workers, candidate.leave_out
-    kept = [rank for rank in range(num_nodes) if rank not in out]
+    kept = kept_nodes(candidate, cluster)
     split = f" with allocation={candidate.allocation}" if candidate.allocation else ""
-    if not out:
-        keep = f"keep {all_nodes(num_nodes)} and " if num_nodes > 1 else ""
-        return f"{keep}run {candidate.method.name}{split}"
-    return f"leave out {machines(out, cluster)} and run {candidate.method.name}{split} on {machines(kept, cluster)}"
+    run = "run" if len(kept) == 1 and candidate.synchronous else f"run {candidate.method.name}{split}"
+    if num_nodes > 1 and not out:
+        return f"keep {all_nodes(num_nodes, names)} and {run}"
+    leave = f"leave out {nodes_in_words(out, cluster, names)} and " if out else ""
+    return f"{leave}{run} on {nodes_in_words(kept, cluster, names)}{' alone' if len(kept) == 1 else ''}"
 
 
-def all_nodes(num: int) -> str:
+def kept_nodes(candidate: Candidate, cluster: Cluster) -> list[int]:
+    """The ranks of the nodes that take part."""
+    return [rank for rank in range(cluster.num_workers) if rank not in candidate.leave_out]
+
+
+def all_nodes(num: int, names: Names) -> str:
     """All nodes in words, for at least two nodes."""
-    return "both nodes" if num == 2 else f"all {num} nodes"
+    noun = "GPUs" if sum(map(len, names.values())) == num else "nodes"
+    return f"both {noun}" if num == 2 else f"all {num} {noun}"
+
+
+def label(candidate: Candidate, cluster: Cluster, names: Names) -> str:
+    """The candidate's label, with the nodes that are left out in words."""
+    if not candidate.leave_out:
+        return candidate.label
+    return f"{replace(candidate, leave_out=()).label}, without {nodes_in_words(candidate.leave_out, cluster, names)}"
+
+
+def nodes_in_words(ranks: Sequence[int], cluster: Cluster, names: Names) -> str:
+    """Ranks in words: named GPUs by their titles, such as `the two L4 and two of the four T4 (nodes 2 and 3)`, other nodes by number."""
+    some = set(ranks)
+    phrases = [_gpus(name, chosen, of_name) for name, of_name in names.items() if (chosen := [rank for rank in of_name if rank in some])]
+    others = sorted(some.difference(*names.values()))
+    return listed_in_words([*phrases, *([machines(others, cluster)] if others else [])])
+
+
+def _gpus(name: str, ranks: Sequence[int], of_name: Sequence[int]) -> str:
+    """GPUs of one name: all of them, or some with their numbers."""
+    every = f"the {number_in_words(len(of_name))} {name}" if len(of_name) > 1 else f"the {name}"
+    return every if len(ranks) == len(of_name) else f"{number_in_words(len(ranks))} of {every} ({noun_with_numbers('node', ranks)})"
+
+
+def listed_in_words(phrases: Sequence[str]) -> str:
+    """Phrases as a list: a, b and c."""
+    return " and ".join(filter(None, (", ".join(phrases[:-1]), phrases[-1])))
 
 
 def machines(ranks: Sequence[int], cluster: Cluster) -> str:
@@ -80,8 +120,7 @@ def noun_with_numbers(noun: str, numbers: Sequence[int]) -> str:
         else:
             runs.append([number])
     shown = [text for run in runs for text in ([f"{run[0]} to {run[-1]}"] if len(run) > 2 else map(str, run))]
-    listed = shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
-    return f"{noun} {listed}" if len(numbers) == 1 else f"{noun}s {listed}"
+    return f"{noun}{'s' if len(numbers) > 1 else ''} {listed_in_words(shown)}"
 
 
 def gain_reason(candidate: Candidate, cluster: Cluster, ddp_step: StepParts, step: StepParts | None) -> str:
@@ -91,21 +130,21 @@ def gain_reason(candidate: Candidate, cluster: Cluster, ddp_step: StepParts, ste
         share = (
             f"{100 * ddp_step.network / total:.0f} % of it for the network" if ddp_step.network > 0.1 * total else "for the slowest node"
         )
-        return f"because a step of plain DDP takes {seconds(total)}, {share}, and this method does not wait for all nodes in every step"
+        return f"because a step of plain DDP takes {duration(total)}, {share}, and this method does not wait for all nodes in every step"
     if ddp_step.network - step.network > ddp_step.compute - step.compute:
-        return (
-            f"because in plain DDP {_link(candidate, cluster)} takes {seconds(ddp_step.network)} of each step's {seconds(total)}; "
-            f"in this setup the network takes {seconds(step.network)}"
+        alone = cluster.num_workers - len(candidate.leave_out) == 1 and candidate.synchronous
+        return f"because in plain DDP {_link(candidate, cluster)} takes {duration(ddp_step.network)} of each step's {duration(total)}; " + (
+            "one node needs no network" if alone else f"in this setup the network takes {duration(step.network)}"
         )
     return (
-        f"because in plain DDP each step waits {seconds(ddp_step.compute)} for the slowest node's gradient; "
-        f"in this setup it waits {seconds(step.compute)}"
+        f"because in plain DDP each step waits {duration(ddp_step.compute)} for the slowest node's gradient; "
+        f"in this setup it waits {duration(step.compute)}"
     )
 
 
 def why_some(least_step: float) -> str:
     """Why some of several equal nodes are left out. `least_step` is a bound in seconds for all of them, and for none of them."""
-    return f"Some equal nodes are left out, because a step with all of them or without them takes at least {seconds(least_step)}."
+    return f"Some equal nodes are left out, because a step with all of them or without them takes at least {duration(least_step)}."
 
 
 def _link(candidate: Candidate, cluster: Cluster) -> str:
@@ -137,11 +176,11 @@ def _link_name(owner: int | str) -> str:
 
 
 def assumptions(question: AdviceQuestion) -> Iterator[str]:
-    """Sentences on values that the question does not give and hetsim assumes."""
-    experiment = question.experiment
+    """Sentences on values that the question does not give: hetsim assumes them, or the catalogue has them."""
+    experiment, named = question.experiment, question.named
     if not question.typed("cluster"):
         yield f"cluster={experiment.cluster.name} is taken, as no cluster is typed: add cluster=NAME, or your GPUs, such as '2*a100 + 4*t4'"
-    if not (question.timing or experiment.workload.has_model):
+    if not (question.timing or experiment.workload.has_model) and named is None:
         yield f"workload={experiment.workload.name} trains nothing, so all are ranked by time alone, as with timing"
     server = experiment.cluster.server
     if not server.assumed.isdisjoint(LINKS) and any(Candidate(method).needs_server for method in question.methods):
@@ -152,16 +191,19 @@ def assumptions(question: AdviceQuestion) -> Iterator[str]:
             f"a server on a machine of its own{place} with a {card} network card is assumed for methods with a parameter server "
             "(cluster.server)"
         )
+    if named is not None:
+        yield from map(str, named.times.values())
+        if any(times.series[0] != OWN for times in named.times.values()):
+            yield f"a program of your own {SPREAD}"
 
 
-def unmeasured_remark(cluster: Cluster, *candidates: tuple[Candidate, Sequence[int]]) -> str | None:
+def unmeasured_remark(cluster: Cluster, names: Names, *candidates: tuple[Candidate, Sequence[int]]) -> str | None:
     """A sentence on nodes whose samples in a candidate, in rank order, are outside their table of seconds; None if there are none."""
     few: dict[int, int] = {}
     many: dict[int, int] = {}
     for candidate, batch_sizes in candidates:
-        used = [rank for rank in range(len(cluster.nodes)) if rank not in candidate.leave_out]
-        for rank, samples in zip(used, batch_sizes, strict=False):
-            table = cluster.nodes[rank].table
+        for rank, batch in zip(kept_nodes(candidate, cluster), batch_sizes, strict=False):
+            table, samples = cluster.nodes[rank].table, min(batch, cluster.nodes[rank].micro_batch or batch)
             if table and 0 < samples < table[0][0]:
                 few[rank] = min(samples, few.get(rank, samples))
             if table and samples > table[-1][0]:
@@ -170,13 +212,13 @@ def unmeasured_remark(cluster: Cluster, *candidates: tuple[Candidate, Sequence[i
     if few:
         least = {cluster.nodes[rank].table[0][0] for rank in few}
         remarks.append(
-            f"{noun_with_numbers('node', sorted(few))} would take as few as {min(few.values())} samples, fewer than measured "
+            f"{nodes_in_words(sorted(few), cluster, names)} would take as few as {min(few.values())} samples, fewer than measured "
             f"({' and '.join(map(str, sorted(least)))}): hetsim assumes that a smaller batch takes as long as the smallest measured one"
         )
     if many:
         most = {cluster.nodes[rank].table[-1][0] for rank in many}
         remarks.append(
-            f"{noun_with_numbers('node', sorted(many))} would take as many as {max(many.values())} samples, more than measured "
+            f"{nodes_in_words(sorted(many), cluster, names)} would take as many as {max(many.values())} samples, more than measured "
             f"({' and '.join(map(str, sorted(most)))}): hetsim assumes that further samples take as long as the last measured ones"
         )
     return "; ".join(remarks) or None
@@ -189,8 +231,13 @@ def loss_hint(question: AdviceQuestion) -> str:
     return "Ask without timing." if question.timing else "Ask again, with more time."
 
 
-def script_hint(candidate: Candidate, *, split: bool) -> str:
-    """How to train your own model with the candidate. `split`: whether its batches are unequal, perhaps by the question's own words."""
+def script_hint(candidate: Candidate, *, num_nodes: int, split: bool) -> str:
+    """How to train your own model with the candidate, on so many nodes.
+
+    `split`: whether its batches are unequal, perhaps by the question's own words.
+    """
+    if num_nodes == 1 and candidate.synchronous:
+        return "train with it: your own script, which needs no DistributedDataParallel there"
     if not candidate.synchronous:
         return "train with it: workload=own (docs/guide/own-workload.md)"
     allocation = candidate.allocation or candidate.method.choices.get("allocation", "even")
@@ -208,11 +255,6 @@ def bits(rate: float) -> str:
     return f"{8 * rate:.3g} bit/s"
 
 
-def seconds(value: float) -> str:
-    """A time in seconds or milliseconds."""
-    return f"{formatted(value)} s" if value >= 0.1 else f"{1000 * value:.3g} ms"
-
-
 @dataclass(frozen=True)
 class AdvisedSplit:
     """An unequal split of each batch."""
@@ -225,21 +267,19 @@ class AdvisedSplit:
     """Python code that fixes the split in a DistributedDataParallel script; None if the method does not train as DDP does."""
 
 
-def advised_split(
-    candidate: Candidate, batch_sizes: Sequence[int], cluster: Cluster, names: Mapping[str, Sequence[int]]
-) -> AdvisedSplit | None:
+def advised_split(candidate: Candidate, batch_sizes: Sequence[int], cluster: Cluster, names: Names) -> AdvisedSplit | None:
     """The split of a candidate; None if all nodes take equally many samples, give or take one.
 
     Args:
         candidate: what was simulated.
         batch_sizes: the samples of each node that took part, in rank order, at the end of the simulated run.
         cluster: all nodes.
-        names: the ranks of each GPU that is named on the command line.
+        names: the named GPUs.
     """
     batch = sum(batch_sizes)
     if not batch_sizes or tuple(batch_sizes) == proportional([1.0] * len(batch_sizes), batch):
         return None
-    kept = [rank for rank in range(cluster.num_workers) if rank not in candidate.leave_out]
+    kept = kept_nodes(candidate, cluster)
     shares = dict(zip(kept, batch_sizes, strict=True))
     listed = list(_kinds(cluster, shares, names))
     if len(listed) > MOST_KINDS:
@@ -254,7 +294,7 @@ def advised_split(
     return AdvisedSplit(tuple(batch_sizes), f"Of each batch of {batch} samples: {', '.join(listed)}.", script)
 
 
-def _kinds(cluster: Cluster, shares: Mapping[int, int], names: Mapping[str, Sequence[int]]) -> Iterator[str]:
+def _kinds(cluster: Cluster, shares: Mapping[int, int], names: Names) -> Iterator[str]:
     """The share of each kind of node. A kind is a named GPU, or nodes with equal descriptions."""
     remaining = dict.fromkeys(shares)
     for name, ranks in names.items():

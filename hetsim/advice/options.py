@@ -15,7 +15,7 @@ from hetsim.advice.decision import what_to_do
 from hetsim.advice.question import AdviceQuestion, alternatives, asked
 from hetsim.answers.answer import Answer, Picture, Sheet
 from hetsim.catalogue.tables import Catalogue
-from hetsim.results.writing.describe import formatted
+from hetsim.results.writing.describe import formatted, unit_of_time
 from hetsim.results.writing.figures import COMPUTE, INK, own_style
 
 DIFFER = 1.1
@@ -106,13 +106,16 @@ def answer(options: Sequence[Option], command: str = "") -> Answer:
     if cheapest is not None:
         unpriced = f", of the {len(by_price)} with prices" if len(by_price) < len(options) else ""
         sentence += f"; the cheapest is {cheapest.machines}{unpriced}"
-    heads = ["machines", "samples/s", "hours", *(["price of an hour", "price", "by price"] if by_price else []), "what to run"]
-    rows = [_cells(option, by_price) for option in in_order]
-    above = [f"{advice.end_point}, batches of {first.question.experiment.batch_size}, the fastest first"]
+    tokens = None if first.question.named is None else first.question.named.model.tokens
+    rates = ["samples/s", *(["tokens/s"] if tokens else [])]
+    heads = ["machines", *rates, "time", *(["price of an hour", "price", "by price"] if by_price else []), "what to run"]
+    unit = unit_of_time(fastest.seconds)
+    rows = [_cells(option, unit, tokens, by_price) for option in in_order]
+    above = [f"{first.question.task}: time {advice.end_point}, {advice.batches}, the fastest first"]
     return Answer(
-        question=f"Which machines for {advice.workload}?",
+        question=f"Which machines for {first.question.task}?",
         answer=[f"{sentence}.", *(_break_even(first, options[1:]) if first.seconds < math.inf else [])],
-        pictures=[Picture("machines", "Hours of the training", partial(_picture, finite))],
+        pictures=[Picture("machines", "Time of the training", partial(_picture, finite, unit))],
         sheets=[Sheet("The machines", heads, rows, above=above)],
         remarks=list(_remarks(options)),
         command=command,
@@ -124,26 +127,28 @@ def answer(options: Sequence[Option], command: str = "") -> Answer:
     )
 
 
-def _cells(option: Option, by_price: Sequence[Option]) -> list[str]:
+def _cells(option: Option, unit: tuple[str, float], tokens: int | None, by_price: Sequence[Option]) -> list[str]:
     prices = ["–", "–", "–"] if option.cost is None else [f"{option.hourly:.3g}", f"{option.cost:.3g}", str(1 + by_price.index(option))]
-    numbers = [formatted(option.samples_per_second), "–" if option.seconds == math.inf else formatted(option.seconds / 3600)]
-    cluster, candidate = option.question.experiment.cluster, option.row.candidate
-    alone = "plain training on one GPU" if cluster.num_workers == 1 else what_to_do(candidate, cluster)
-    return [option.machines, *numbers, *(prices if by_price else []), alone]
+    time = "–" if option.seconds == math.inf else f"{formatted(option.seconds / unit[1])} {unit[0]}"
+    order = what_to_do(option.row.candidate, option.question.experiment.cluster, option.question.gpus)
+    rates = [formatted(per_sample * option.samples_per_second) for per_sample in (1, *([tokens] if tokens else []))]
+    return [option.machines, *rates, time, *(prices if by_price else []), order]
 
 
 @own_style()
-def _picture(options: Sequence[Option]) -> Any:
+def _picture(options: Sequence[Option], unit: tuple[str, float]) -> Any:
     """A figure with a bar for each choice of machines, and its price."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 1 + 0.4 * len(options)), layout="constrained")
     axes = figure.subplots()
-    bars = axes.barh(range(len(options)), [option.seconds / 3600 for option in options], color=COMPUTE)
+    bars = axes.barh(range(len(options)), [option.seconds / unit[1] for option in options], color=COMPUTE)
     axes.bar_label(bars, ["" if option.cost is None else f"{option.cost:.3g}" for option in options], padding=3, fontsize=9, color=INK)
     axes.set_yticks(range(len(options)), [option.machines for option in options], parse_math=False)
     axes.invert_yaxis()
-    axes.set_xlabel("hours of the training" + (", and its price" if any(option.cost for option in options) else ""), fontsize=9, color=INK)
+    axes.set_xlabel(
+        f"time of the training in {unit[0]}" + (", and its price" if any(option.cost for option in options) else ""), fontsize=9, color=INK
+    )
     axes.tick_params(length=0, labelsize=9, labelcolor=INK)
     axes.spines[:].set_visible(False)
     return figure

@@ -39,6 +39,8 @@ OF_ONE_LINE = re.compile(rf"cluster\.machines\.\d+\.(?:gpus\.(?:\d+\.)?)?({'|'.j
 """The keys that these arguments set, as errors name them."""
 EXAMPLE = "'2*a100-40gb + 4*t4' model=resnet50 network='1 Gbit/s'"
 
+OF_BOUNDS = re.compile(r"the nodes' max_samples hold (\d+) samples in all, but batch_size=(\d+): raise them, or lower it")
+
 
 @dataclass(frozen=True)
 class AdviceQuestion:
@@ -59,12 +61,25 @@ class AdviceQuestion:
         try:
             return experiment_of([*self.words, f"method={BASELINE}", "allocation=even", "backend=sim"], self.config_dir)
         except ValueError as error:
-            raise ValueError(OF_ONE_LINE.sub(r"\1=…", str(error))) if self.in_one_line else error from None
+            text = OF_ONE_LINE.sub(r"\1=…", str(error)) if self.in_one_line else str(error)
+            raise ValueError(OF_BOUNDS.sub(self._how_to_fit, text)) from None
+
+    def _how_to_fit(self, bounds: re.Match[str]) -> str:
+        """The sentence on a batch that nodes cannot hold, for named GPUs."""
+        most = [times.max_samples for times in self.named.times.values() if times.max_samples is not None] if self.named is not None else []
+        if self.named is None or len(most) < len(self.named.times):
+            return bounds[0]
+        return (
+            f"these GPUs hold {bounds[1]} samples of {self.named.model.name} in all, but batch_size={bounds[2]}: lower it, or type "
+            f"micro_batch={min(most)}, the samples of one pass"
+        )
 
     @cached_property
     def named(self) -> Named | None:
-        """The catalogue's data of the named GPUs; None if no GPU is named."""
-        return named_gpus(entries_as_typed([*self.words, f"method={BASELINE}"], self.config_dir)["cluster"])
+        """The catalogue's data of the named GPUs that the arguments do not leave out; None if there are none."""
+        entries = entries_as_typed([*self.words, f"method={BASELINE}"], self.config_dir)["cluster"]
+        named = named_gpus(entries)
+        return None if named is None else named.without(entries.get("leave_out") or ())
 
     @property
     def machines(self) -> str | None:
@@ -73,8 +88,25 @@ class AdviceQuestion:
 
     @property
     def gpus(self) -> Mapping[str, tuple[int, ...]]:
-        """The nodes of each named GPU; none if the arguments leave nodes out, because the other nodes then get new numbers."""
-        return {} if self.named is None or self.typed("cluster.leave_out") else self.named.ranks
+        """The nodes of each named GPU by its title."""
+        return {} if self.named is None else self.named.titles
+
+    @property
+    def task(self) -> str:
+        """What is trained, in words: the model of named GPUs, or else the workload."""
+        return self.experiment.workload.name if self.named is None else self.named.model.name
+
+    @property
+    def place(self) -> str:
+        """Where it is trained, in words: the number of named GPUs, or else the cluster."""
+        cluster, num_named = self.experiment.cluster, sum(map(len, self.gpus.values()))
+        return f"{num_named} GPU{'s' if num_named > 1 else ''}" if num_named == cluster.num_workers else cluster.name
+
+    @property
+    def batches(self) -> str:
+        """The batch size in words."""
+        default = "" if self.typed("batch_size") else " (the default)"
+        return f"batches of {self.experiment.batch_size}{default}"
 
     def check(self) -> None:
         """Raise ValueError if plain DDP makes no experiment, the goal needs a model, or several processes ask the same question."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -16,18 +16,15 @@ from itertools import groupby
 from hetsim.advice.candidates import Candidate, LeaveOut, Subsets, allocation_variants, baseline, classes, neighbours, subsets
 from hetsim.advice.conditions import Conditions, Key
 from hetsim.advice.progress import StoppedEarly
-from hetsim.advice.question import BASELINE, AdviceQuestion
+from hetsim.advice.question import AdviceQuestion
 from hetsim.advice.simulated import SimulatedRun
 from hetsim.advice.simulations import Simulations
 from hetsim.advice.variants import Variant
-from hetsim.catalogue.tables import OWN
-from hetsim.catalogue.times import SPREAD, Times
 from hetsim.cluster.fewer import without
 from hetsim.cluster.model import Cluster
 from hetsim.cluster.network.changing import changes, seconds_of_changes
 from hetsim.config.methods import FAMILIES
-from hetsim.config.resolved import Named
-from hetsim.results.writing.describe import formatted
+from hetsim.results.writing.describe import duration
 from hetsim.workloads.task import BYTES
 
 STEPS = 20_000
@@ -58,10 +55,6 @@ STEPS_DOWN = 20
 """The maximum number of steps that leave out or take back a node, if not every set of nodes is tried."""
 NEAREST = 8
 """The number of sets with one node less or more that are simulated in each step."""
-BETTER = 0.99
-"""Another choice is better if it takes at most this fraction of the recommendation's time."""
-TIMED_AT_ENDS = 12
-"""The number of choices that are timed again at each end of the intervals: the fastest on each set of nodes."""
 
 
 @dataclass(frozen=True)
@@ -153,7 +146,7 @@ class Timing:
         if self.batches > usual or self.conditions is not None:
             (even,) = self.times([first], seeds=self.seeds) or times
         if self.batches < needed:
-            self.doubt = f"judged by the first {formatted(even.outcome.numbers['seconds'])} s of a cluster that may change later"
+            self.doubt = f"judged by the first {duration(even.outcome.numbers['seconds'])} of a cluster that may change later"
         return even
 
     def _needed(self, cluster: Cluster, timed: CandidateTimes) -> float:
@@ -418,65 +411,3 @@ def ranking(timed: Sequence[CandidateTimes]) -> list[CandidateTimes]:
         return least, SIMPLEST.index(split) if split in SIMPLEST else len(SIMPLEST), times.mean
 
     return sorted(timed, key=key)
-
-
-def intervals(named: Named | None, timing: Timing, even: Candidate, timed: Sequence[CandidateTimes]) -> Iterator[str]:
-    """Sentences on how each named GPU's time is known, and whether the first choice is the best at both ends of the intervals."""
-    if named is None:
-        return
-    yield from map(str, named.times.values())
-    if any(times.series[0] != OWN for times in named.times.values()):
-        yield f"a program of your own {SPREAD}"
-    if {times.candidate.method.name for times in timed} == {BASELINE}:
-        tried = "with every split and " if even.allocation is None else ""
-        yield f"ddp was tried {tried}on every set of GPUs: name other candidates by method=ssgd,dbs_sgd (hetsim-methods)"
-    unsure = {name: estimate for name, estimate in named.times.items() if estimate.error}
-    alike = [times.candidate for times in timed if times.candidate.synchronous] or [times.candidate for times in timed]
-    if not unsure or not alike:
-        return
-    pool = _pool(alike, named, unsure)
-    gains, flips = [], []
-    for slower, description in _ends(named, unsure):
-        retimed = ranking(timing.times([*pool, even], slower=slower))
-        seconds = {times.candidate: times.mean for times in retimed}
-        if alike[0] not in seconds or even not in seconds:
-            continue
-        gains.append(seconds[even] / seconds[alike[0]])
-        best = next(times.candidate for times in retimed if times.candidate.synchronous or times.candidate == alike[0])
-        if seconds[best] < BETTER * seconds[alike[0]]:
-            flips.append(f"if {description}, {best.label} is better: {seconds[even] / seconds[best]:.3g} times as fast as plain DDP")
-    if not gains:
-        return
-    of = " and ".join(unsure)
-    yield (
-        f"the recommendation {'changes' if flips else 'stays best'} across the error range of {of} (gain {min(gains):.3g} to "
-        f"{max(gains):.3g} times)"
-    )
-    yield from dict.fromkeys(flips)
-
-
-def _pool(alike: Sequence[Candidate], named: Named, unsure: Mapping[str, Times]) -> list[Candidate]:
-    """The fastest candidate on each set of nodes, and the first choice with and without all GPUs of each estimated name."""
-    fastest: dict[tuple[int, ...], Candidate] = {}
-    for candidate in alike:
-        fastest.setdefault(candidate.leave_out, candidate)
-    pool = [*fastest.values()][:TIMED_AT_ENDS]
-    every = sum(map(len, named.ranks.values()))
-    for name in unsure:
-        ranks = named.ranks[name]
-        for out in ({*alike[0].leave_out} | {*ranks}, {*alike[0].leave_out} - {*ranks}):
-            if len(out) < every:
-                pool.append(replace(alike[0], leave_out=tuple(sorted(out))))
-    return [*dict.fromkeys(pool)]
-
-
-def _ends(named: Named, unsure: Mapping[str, Times]) -> Iterator[tuple[list[tuple[int, float]], str]]:
-    """Both ends of each interval: the unsure GPUs of a chip slower or faster by their error, all others unchanged, and a description."""
-    by_chip: dict[str, list[str]] = {}
-    for name, times in unsure.items():
-        by_chip.setdefault(times.gpu.die, []).append(name)
-    for names in by_chip.values():
-        error = max(unsure[name].error for name in names)
-        take = f"{' and '.join(names)} {'takes' if len(names) == 1 else 'take'}"
-        for factor in (1 + error, 1 / (1 + error)):
-            yield [(rank, factor) for name in names for rank in named.ranks[name]], f"{take} {factor:.3g} times as long"

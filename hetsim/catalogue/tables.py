@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -85,6 +86,12 @@ class Model:
     flops: float | None = None
     """The FLOPs of a training step for one sample, forward and backward; None if unknown."""
     flops_from: str = ""
+
+    @property
+    def tokens(self) -> int | None:
+        """The tokens of a sample; None if a sample is none of tokens."""
+        words = re.search(r"(\d+) tokens", self.sample)
+        return None if words is None else int(words[1])
 
 
 @dataclass(frozen=True)

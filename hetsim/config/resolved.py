@@ -135,6 +135,28 @@ class Named:
     sentence: str
     """What each machine has: `Machine 0: two A100 SXM4 40 GB; machine 1: four T4.`"""
 
+    def without(self, leave_out: Sequence[int]) -> Named:
+        """The same without some ranks. The other ranks get new numbers."""
+        ranks = {
+            name: tuple(rank - sum(out < rank for out in leave_out) for rank in of_name if rank not in leave_out)
+            for name, of_name in self.ranks.items()
+        }
+        ranks = {name: of_name for name, of_name in ranks.items() if of_name}
+        return replace(self, ranks=ranks, times={name: self.times[name] for name in ranks})
+
+    @property
+    def titles(self) -> dict[str, tuple[int, ...]]:
+        """The ranks of each title, such as `T4`."""
+        ranks: dict[str, tuple[int, ...]] = {}
+        for name, of_name in self.ranks.items():
+            title = self.title(name)
+            ranks[title] = (*ranks.get(title, ()), *of_name)
+        return ranks
+
+    def title(self, name: str) -> str:
+        """The name in sentences, such as `T4`."""
+        return _title(name, {name: self.times[name].gpu})
+
 
 class NamedRow(NamedTuple):
     """GPUs of a machine, which are named in the config. `entry` has the other keys of its row."""
@@ -249,11 +271,16 @@ MAX_MACHINES = 12
 """The most machines that a sentence lists."""
 
 
+def number_in_words(number: int) -> str:
+    """A number as a word, from one to twelve."""
+    return NUMBERS[number] if 0 < number < len(NUMBERS) else str(number)
+
+
 def _machine_sentence(machines: Sequence[Any], gpus: Mapping[str, Gpu]) -> str:
     """What each machine has. Equal machines in a row are listed once."""
     listed: list[tuple[str, int]] = []
     for counts, copies in map(_counts, machines):
-        kinds = " and ".join(f"{NUMBERS[count] if count < len(NUMBERS) else count} {_title(name, gpus)}" for name, count in counts)
+        kinds = " and ".join(f"{number_in_words(count)} {_title(name, gpus)}" for name, count in counts)
         if listed and listed[-1][0] == kinds:
             listed[-1] = (kinds, listed[-1][1] + copies)
         else:
@@ -269,8 +296,10 @@ def _machine_sentence(machines: Sequence[Any], gpus: Mapping[str, Gpu]) -> str:
 def _title(name: str | None, gpus: Mapping[str, Gpu]) -> str:
     if name is None:
         return "described"
-    speed = name.partition("*")[2]
-    return gpus[name].title.removeprefix("NVIDIA ").removeprefix("AMD ") + (f" at {speed} times the speed" if speed else "")
+    title, speed = gpus[name].title, name.partition("*")[2]
+    for maker in ("NVIDIA ", "AMD ", "GeForce "):
+        title = title.removeprefix(maker)
+    return f"{title} at {speed} times the speed" if speed else title
 
 
 def with_names(entries: Mapping[str, Any]) -> dict[str, Any]:
@@ -315,6 +344,12 @@ def _with_table(row: NamedRow, named: Named, *, with_inside: bool) -> dict[str, 
     factor = named.factors.get(row.name, 1.0) / float(row.entry.get("speed") or 1.0)
     table = [[samples, float(f"{factor * seconds:.6g}")] for samples, seconds in times.table]
     bound = {} if times.max_samples is None else {"max_samples": times.max_samples}
+    if bound and entry.get("micro_batch") is not None:
+        micro_batch = checks.whole(f"the micro_batch of {row.gpu}", entry["micro_batch"])
+        if micro_batch > bound["max_samples"]:
+            most = f"{row.gpu} holds {bound['max_samples']} samples of {named.model.name}"
+            raise ValueError(f"{most}, fewer than micro_batch={micro_batch}: lower it")
+        bound = {}
     inside = {"inside": times.gpu.inside} if with_inside and times.gpu.inside is not None else {}
     return {"count": row.count, "table": table, **bound, **inside, **entry}
 

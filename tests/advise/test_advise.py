@@ -89,7 +89,7 @@ def test_methods_that_differ_in_what_they_compute_alone_are_one_row() -> None:
     assert sorted([row.candidate.method.name, *row.alike] for row in found.rows if row.alike) == [
         ["asgd", "dana, without node 0", "dbs_sgd, without node 0"]
     ]
-    assert "as fast as row 1: dana, " in text(found)
+    assert "as fast as row 1: dana, without node 0; dbs_sgd, " in text(found)
 
 
 def test_what_it_costs_is_what_those_cost_that_take_part() -> None:
@@ -112,7 +112,7 @@ def test_what_a_calibration_leaves_open_widens_the_seconds() -> None:
     assert found.rows[0].seconds.mean == without.rows[0].seconds.mean == pytest.approx(4.0)
     assert found.rows[0].seconds.bounds == pytest.approx((4.0 / 1.309, 4.0 * 1.309), rel=1e-3)
     assert found.rows[0].gain == without.rows[0].gain
-    assert "predictions may be 31 % off (90 %), which is in the intervals of seconds" in text(found)
+    assert "predictions may be 31 % off (90 %), which is in the intervals of times" in text(found)
     assert "run both before you decide" not in text(found)  # it gains 7.5 times
     even = by_time("method=ssgd", "allocation=even", "cluster.nodes=[{count: 2, seconds_per_sample: 0.1, overhead_seconds: 0}]", held)
     assert "run both before you decide" not in text(even)  # nothing is gained
@@ -267,7 +267,7 @@ def test_training_ranks_by_the_time_to_the_goal(trained: AdviceFindings) -> None
     assert best.gain.mean > 1.1
     assert best.seconds.num_known == best.seconds.num_runs == FRESH_SEEDS
     assert [row.seconds.mean for row in trained.rows] == sorted(row.seconds.mean or 0 for row in trained.rows)
-    assert "seconds to test accuracy 0.85" in text(trained)
+    assert ": time to test accuracy 0.85, batches of 256 (the default), by " in text(trained)
     assert f"run it: {best.command}" in text(trained).splitlines()
 
 
@@ -289,7 +289,7 @@ def test_an_advice_is_json_and_a_picture(trained: AdviceFindings) -> None:
     assert again["goal"] == {"accuracy": 0.85, "loss": None}
     assert again["baseline"]["gain"]["mean"] == 1
     drawn = answer(trained).pictures[0].draw()
-    assert drawn.axes[0].get_xlabel().startswith("seconds to test accuracy 0.85")
+    assert drawn.axes[0].get_xlabel().startswith("time in s to test accuracy 0.85: mean and ")
     assert len(drawn.axes[0].get_yticklabels()) == len(trained.rows) + 1
 
 

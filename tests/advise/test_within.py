@@ -4,22 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from hetsim.advice.candidates import Candidate, baseline
+from hetsim.advice.ends import Ends, at_ends, unsure_gpus
+from hetsim.advice.progress import Progress
+from hetsim.advice.question import asked
 from hetsim.advice.simulated import SimulatedRun
-from hetsim.advice.timing import CandidateTimes, intervals
-from hetsim.catalogue.tables import shipped_catalogue
-from hetsim.catalogue.times import Times
-from hetsim.config.resolved import Named
+from hetsim.advice.timing import CandidateTimes
 
 SLOW, NETWORK = 0.3, 0.2
 """The speed of the second node, times the first one's; the seconds of an all-reduce of both."""
+QUESTION = asked(["t4 + l4", "model=resnet50", "network=1 Gbit/s"], None)
 EVEN = baseline()
 BOTH = replace(EVEN, allocation="dbs")
 ALONE = replace(BOTH, leave_out=(1,))
+WITHOUT = "ddp, allocation dbs, without the L4"
 
 
 def seconds(candidate: Candidate, factor: float) -> float:
@@ -35,21 +38,21 @@ def seconds(candidate: Candidate, factor: float) -> float:
 class Formula:
     """Answers as a Timing does, by a formula."""
 
+    question = QUESTION
+    processes = SimpleNamespace(progress=Progress())
+
     def times(self, candidates: Iterable[Candidate], *, slower: Sequence[tuple[int, float]] = ()) -> list[CandidateTimes]:
         factor = dict(slower).get(1, 1.0)
         return [CandidateTimes(each, (seconds(each, factor),), SimulatedRun({}, ())) for each in candidates]
 
 
-def said(error: float) -> list[str]:
+def at_both_ends(error: float) -> Ends:
     """What is said of a measured GPU and an estimated one, with this error."""
-    its = {"a100-40gb": 0.0, "l4": error}
-    times = {
-        name: Times(shipped_catalogue().gpu(name), ("sia", "resnet50", "amp"), ((1, 1.0), (2, 2.0)), 0 if error else 2, error, 33, None)
-        for name, error in its.items()
-    }
-    named = Named(shipped_catalogue().model("resnet50"), times, {}, {"a100-40gb": (0,), "l4": (1,)}, shipped_catalogue(), "")
+    named = QUESTION.named
+    assert named is not None
+    times = {name: replace(of_gpu, error=error if name == "l4" else 0.0) for name, of_gpu in named.times.items()}
     timing: Any = Formula()
-    return list(intervals(named, timing, EVEN, timing.times([BOTH, ALONE, EVEN])))
+    return at_ends(timing, EVEN, BOTH, [BOTH, ALONE, EVEN], unsure_gpus(replace(named, times=times)))
 
 
 @pytest.mark.parametrize("error", [0.05, 0.1, 0.3, 0.5, 1.0])
@@ -58,17 +61,28 @@ def test_a_recommendation_that_changes_within_the_interval_says_so(error: float)
     ends = [1 + error, 1 / (1 + error)]
     gains = [seconds(EVEN, factor) / seconds(BOTH, factor) for factor in ends]
     changes = any(seconds(ALONE, factor) < 0.99 * seconds(BOTH, factor) for factor in ends)
-    sentences = said(error)
-    flips = [each for each in sentences if " is better" in each]
+    slower = 1 + error
+    gain = f"{seconds(EVEN, slower):.3g} times as fast as plain DDP"
+    held = "changes" if changes else "stays best"
+    remark = f"the recommendation {held} across the error range of the L4 (gain {min(gains):.3g} to {max(gains):.3g} times)"
 
     assert changes == (error >= 0.3)
-    held = "changes" if changes else "stays best"
-    assert f"the recommendation {held} across the error range of l4 (gain {min(gains):.3g} to {max(gains):.3g} times)" in sentences
-    slower = 1 + error
-    better = f"if l4 takes {slower:.3g} times as long, {ALONE.label} is better: {seconds(EVEN, slower):.3g} times as fast as plain DDP"
-    assert flips == ([better] if changes else [])
+    assert at_both_ends(error) == (
+        Ends("unless the L4 is slower than estimated", (remark, f"if the L4 takes {slower:.3g} times as long, {WITHOUT} is better: {gain}"))
+        if changes
+        else Ends("", (remark,))
+    )
 
 
 def test_measured_gpus_have_no_interval() -> None:
     """Nothing is timed again."""
-    assert not any("error range" in each for each in said(0.0))
+    assert at_both_ends(0.0) == Ends()
+
+
+def test_left_out_nodes_change_the_numbers_of_named_gpus() -> None:
+    """The two T4 are nodes 0 and 1, and node 0 is left out by the question: the L4 is then node 1."""
+    named = asked(["2*t4 + l4", "model=resnet50", "network=1 Gbit/s", "++cluster.leave_out=[0]"], None).named
+
+    assert named is not None
+    assert named.ranks == {"t4": (0,), "l4": (1,)}
+    assert [gpus.ranks for gpus in unsure_gpus(named)] == [(1,)]

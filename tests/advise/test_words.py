@@ -10,8 +10,9 @@ from here import Here, text
 from worlds import experiment
 
 from hetsim.advice.advice import AdviceFindings, advice
-from hetsim.advice.candidates import Candidate
-from hetsim.advice.decision import assumptions, bits, machines, noun_with_numbers, script_hint, slowest_link
+from hetsim.advice.answer import answer
+from hetsim.advice.candidates import Candidate, baseline
+from hetsim.advice.decision import assumptions, bits, label, machines, noun_with_numbers, script_hint, slowest_link, what_to_do
 from hetsim.advice.question import asked
 from hetsim.cluster.parse.cluster import parse_cluster
 from hetsim.config.methods import shipped
@@ -52,6 +53,47 @@ def test_plain_ddp_is_recommended_if_nothing_is_faster(method: str) -> None:
     assert "fastest by time alone" not in text(found)
 
 
+@pytest.mark.slow
+def test_one_candidate_has_no_picture() -> None:
+    """Its method is named once."""
+    nodes = "cluster.nodes=[{count: 2, seconds_per_sample: 1e-2, overhead_seconds: 0}]"
+    found = advice(asked(["cluster=mixed4", nodes, *PHANTOM, "method=ddp", "timing"], None), Here(), lambda _: None)
+
+    assert {row.label for row in (*found.rows, found.baseline)} == {"ddp"}
+    assert answer(found).pictures[0].draw() is None
+
+
+@pytest.mark.parametrize(
+    ("out", "order", "name"),
+    [
+        ((), "keep all 8 GPUs and run ddp", "ddp"),
+        ((3, 4, 5, 6, 7), "leave out the five T4 and run ddp on the RTX 3090 and the two L4", "ddp, without the five T4"),
+        (
+            (1, 2, 3, 4, 5, 6, 7),
+            "leave out the two L4 and the five T4 and run on the RTX 3090 alone",
+            "ddp, without the two L4 and the five T4",
+        ),
+        (
+            (0, 6, 7),
+            "leave out the RTX 3090 and two of the five T4 (nodes 6 and 7) "
+            "and run ddp on the two L4 and three of the five T4 (nodes 3 to 5)",
+            "ddp, without the RTX 3090 and two of the five T4 (nodes 6 and 7)",
+        ),
+    ],
+)
+def test_named_gpus_are_called_by_their_names(out: tuple[int, ...], order: str, name: str) -> None:
+    """Some of several equal ones also by the numbers of their nodes. Without names, all nodes have numbers."""
+    question = asked(["3090 + 2*l4 + 5*t4", "model=resnet50", "network=1e9"], None)
+    candidate, cluster = replace(baseline(), leave_out=out), question.experiment.cluster
+
+    assert what_to_do(candidate, cluster, question.gpus) == order
+    assert label(candidate, cluster, question.gpus) == name
+    assert "T4" not in label(candidate, cluster, {})
+    assert question.batches == "batches of 256 (the default)"
+    alone = what_to_do(replace(candidate, leave_out=(0, 1, 2, 4, 5, 6, 7)), cluster, {})
+    assert alone.endswith(" and run on node 3 alone")
+
+
 def test_a_cluster_that_was_not_typed_is_said() -> None:
     unsaid, said = (list(assumptions(asked([*words, *PHANTOM, "timing"], None))) for words in ((), ("cluster=mixed4",)))
 
@@ -82,7 +124,7 @@ def test_a_phantom_is_timed_whether_timing_is_typed_or_not() -> None:
     ]
     assert found[0].startswith("Leave out machine 1 (nodes 2 to 5) and run ddp on machine 0 (nodes 0 and 1): ")
     assert ", because in plain DDP the 1 Gbit/s network card of machine 0 takes " in found[0]
-    assert any(": seconds to 1 epochs of 3840 samples, by " in line for line in found)
+    assert any(": time for 1 epoch of 3840 samples, batches of 384, by " in line for line in found)
     assert "Ask without timing" not in "".join(typed)
     assert "assumed" not in "".join(found)
 
@@ -121,14 +163,15 @@ def test_the_recommended_command_is_before_the_fastest() -> None:
 
 
 def test_who_trains_as_ddp_does_is_pointed_to_a_script_of_ones_own() -> None:
-    said = {name: script_hint(Candidate(METHODS[name]), split=False) for name in METHODS}
+    said = {name: script_hint(Candidate(METHODS[name]), num_nodes=2, split=False) for name in METHODS}
 
     assert {name for name, line in said.items() if "DistributedDataParallel" in line} == {
         name for name in METHODS if Candidate(METHODS[name]).synchronous
     }
-    assert 'hetsim.ddp, with allocation="dbs", in your own' in script_hint(Candidate(METHODS["ddp"], "dbs"), split=True)
-    assert "hetsim.ddp, with this allocation, in your own" in script_hint(Candidate(METHODS["ddp"]), split=True)
+    assert 'hetsim.ddp, with allocation="dbs", in your own' in script_hint(Candidate(METHODS["ddp"], "dbs"), num_nodes=2, split=True)
+    assert "hetsim.ddp, with this allocation, in your own" in script_hint(Candidate(METHODS["ddp"]), num_nodes=2, split=True)
     assert "hetsim.ddp" not in said["ddp"]
+    assert script_hint(Candidate(METHODS["ddp"]), num_nodes=1, split=False).startswith("train with it: your own script, ")
 
 
 @pytest.mark.slow

@@ -33,6 +33,11 @@ class Estimate:
         low, high = self.bounds or (self.mean, self.mean)
         return replace(self, low=low / factor, high=high * factor)
 
+    def in_unit(self, size: float) -> Estimate:
+        """The same numbers in a unit of this size."""
+        mean, low, high = (None if value is None else value / size for value in (self.mean, self.low, self.high))
+        return replace(self, mean=mean, low=low, high=high)
+
     def __str__(self) -> str:
         if self.mean is None:
             return "–" if not self.num_known else f"in {self.num_known} of {self.num_runs}"

@@ -133,6 +133,27 @@ def formatted(value: float | None) -> str:
     return f"{value:.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.4g}"
 
 
+UNITS = (("d", 86_400.0, 172_800.0), ("h", 3600.0, 3600.0), ("min", 60.0, 120.0), ("s", 1.0, 0.1), ("ms", 1e-3, 0.0))
+"""Units of time, the largest first: the name, its seconds, and the least seconds that are written in it."""
+SHOWN_SECONDS = 1e-6
+"""A shorter time is written as zero."""
+
+
+def unit_of_time(seconds: float) -> tuple[str, float]:
+    """The unit for a column whose smallest time is this one: the name and its seconds."""
+    return next((name, size) for name, size, least in UNITS if seconds >= least)
+
+
+def duration(seconds: float) -> str:
+    """A time for readers: 95.1 ms, 12.3 s, 4 min 10 s, 2.7 h, 3.1 d."""
+    if 60 <= seconds < 3600:
+        minutes, rest = divmod(round(seconds), 60)
+        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
+    name, size = unit_of_time(seconds)
+    value = seconds / size if seconds >= SHOWN_SECONDS else 0.0
+    return f"{value:.1f} {name}" if 3600 <= seconds < 100 * size else f"{formatted(float(f'{value:.3g}'))} {name}"
+
+
 def _list(sizes: Sequence[int] | Mapping[str, int]) -> str:
     """The sizes, or the smallest and the largest one. Summaries of very many workers contain quantiles."""
     if isinstance(sizes, Mapping):
