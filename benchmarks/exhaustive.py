@@ -5,8 +5,9 @@ the first 150; the second 150 are for the end. The questions are three clusters 
 commands of README.md.
 
 Each line is a cluster: how many times as long as the fastest the advised one takes, of all candidates and of those that train as DDP does.
-Times are those of the simulator, for 12 global batches. A cluster has 2 to 12 nodes of one to three kinds, single or in boxes that share an
-uplink; some have a slow link or a straggler. No node has noise, so that a time is a number.
+Times are those of the simulator, for 12 global batches. With `full` (`exhaustive full first`), trainings have 600 global batches: all
+candidates are timed for 45, and those within 10 % of the best of these for all 600. A cluster has 2 to 12 nodes of one to three kinds,
+single or in boxes that share an uplink; some have a slow link or a straggler. No node has noise, so that a time is a number.
 """
 
 from __future__ import annotations
@@ -37,11 +38,14 @@ from hetsim.workloads.phantom import PhantomWorkload
 README = Path(__file__).parent.parent / "README.md"
 SEED = 39
 SYNCHRONOUS = ("ssgd", "ddp")
+ALIKE = (*SYNCHRONOUS, "hetgrad", "optperf")
 METHODS = (*SYNCHRONOUS, "hetgrad", "optperf", "asgd", "dbs_sgd", "fedbuff", "local_sgd", "pipe_sgd")
 SPLIT = ("ssgd", "ddp", "asgd", "fedbuff", "local_sgd", "pipe_sgd")
 """Methods that take equal batches, and are tried with other splits."""
 SPLITS = ("dbs", "lb_bsp", "optperf", "static")
 BATCHES, EPOCHS = 4, 3
+FIRST_BATCHES, FULL_BATCHES, FULL_EPOCHS, NEAR = 15, 30, 20, 1.1
+"""In full: the batches of an epoch in which all are timed, and those of a training; its epochs; which times are near the best."""
 SAVES = 0.95
 """Without some of several equal nodes, a candidate counts only if it takes less than this share of its time with or without all of them."""
 MOST_SETS = 64
@@ -168,9 +172,11 @@ def candidates() -> dict[tuple[str, str | None], Experiment]:
     return found
 
 
-def seconds(made: Experiment, cluster: Cluster, left_out: Sequence[int], num_parameters: int, batch_size: int, longer: float) -> float:
+def seconds(
+    made: Experiment, cluster: Cluster, left_out: Sequence[int], num_parameters: int, batch_size: int, longer: float, batches: int = BATCHES
+) -> float:
     """What the run takes, with the measurements before it, if it is so many times as long; infinite if there is no such run."""
-    workload = PhantomWorkload(num_parameters=num_parameters, num_samples=BATCHES * batch_size)
+    workload = PhantomWorkload(num_parameters=num_parameters, num_samples=batches * batch_size)
     try:
         its = replace(made, cluster=without(cluster, left_out), workload=workload, batch_size=batch_size)
         summary = Simulation(its).run()
@@ -179,15 +185,21 @@ def seconds(made: Experiment, cluster: Cluster, left_out: Sequence[int], num_par
     return float(longer * summary["seconds"] + summary["profile_seconds"])
 
 
-def judged(name: str, case: Asked, every: dict[tuple[str, str | None], Experiment], processes: Simulations) -> tuple[list[float], str]:
+def judged(
+    name: str, case: Asked, every: dict[tuple[str, str | None], Experiment], processes: Simulations, full: bool
+) -> tuple[list[float], str]:
     """How many times as long as the best the advised takes, of all and of those that train as DDP does; and a line about it."""
     cluster, num_parameters, batch_size = case
     words = [
         *("cluster=mixed4", *(f"++cluster.{key}={json.dumps(value)}" for key, value in cluster.items() if key != "network")),
         *(f"+cluster.network.{key}={json.dumps(value)}" for key, value in cluster["network"].items() if key == "racks"),
         *(f"cluster.network.{key}={value}" for key, value in cluster["network"].items() if key != "racks"),
-        *(f"workload.num_parameters={num_parameters}", f"workload.num_samples={BATCHES * batch_size}", f"batch_size={batch_size}"),
-        *("workload=phantom", f"budget.epochs={EPOCHS}", "timing", f"method={','.join(METHODS)}"),
+        *(
+            f"workload.num_parameters={num_parameters}",
+            f"workload.num_samples={(FULL_BATCHES if full else BATCHES) * batch_size}",
+            f"batch_size={batch_size}",
+        ),
+        *("workload=phantom", f"budget.epochs={FULL_EPOCHS if full else EPOCHS}", "timing", f"method={','.join(METHODS)}"),
     ]
     processes.num_runs = 0
     found = advice(asked([word.replace('"', "") for word in words], None), processes, lambda _: None)
@@ -197,7 +209,7 @@ def judged(name: str, case: Asked, every: dict[tuple[str, str | None], Experimen
         for counts in product(*(range(row["count"] + 1) for row in cluster["nodes"]))
         if any(counts)
     ]
-    ratios, line = compared(found, every, parse_cluster(cluster), sets, num_parameters, batch_size)
+    ratios, line = compared(found, every, parse_cluster(cluster), sets, num_parameters, batch_size, full=full)
     return ratios, f"{name:4} {processes.num_runs:5} runs   {line}"
 
 
@@ -217,20 +229,30 @@ def judged_words(command: str, every: dict[tuple[str, str | None], Experiment], 
 
 def compared(
     found: AdviceFindings, every: Mapping[tuple[str, str | None], Experiment], cluster: Cluster, sets: Sequence[Sequence[int]],
-    num_parameters: int, batch_size: int, longer: float = 1.0,
+    num_parameters: int, batch_size: int, longer: float = 1.0, *, full: bool = False,
 ) -> tuple[list[float], str]:  # fmt: skip
     """The ratios of an advice to the best of all candidates on these sets of nodes, and a line about them."""
     times = {
-        (key, tuple(out)): seconds(made, cluster, out, num_parameters, batch_size, longer) for out in sets for key, made in every.items()
+        (key, tuple(out)): seconds(made, cluster, out, num_parameters, batch_size, longer, FIRST_BATCHES if full else BATCHES)
+        for out in sets
+        for key, made in every.items()
     }
     times = {key: time for key, time in times.items() if together(cluster, key[1]) or time < SAVES * least_together(cluster, times, key[0])}
-    alike = {key: time for key, time in times.items() if key[0][0] in (*SYNCHRONOUS, "hetgrad", "optperf")}
+    if full:
+        every = {key: replace(made, budget=replace(made.budget, epochs=FULL_EPOCHS)) for key, made in every.items()}
+        near = [NEAR * min(time for key, time in times.items() if key[0][0] in names) for names in (METHODS, ALIKE)]
+        times = {
+            key: seconds(every[key[0]], cluster, key[1], num_parameters, batch_size, 1.0, FULL_BATCHES)
+            for key, time in times.items()
+            if time < near[key[0][0] in ALIKE]
+        }
+    alike = {key: time for key, time in times.items() if key[0][0] in ALIKE}
     ratios, advised = [], []
     for row, known in ((found.rows[0], times), (found.alike, alike)):
         assert row is not None
         its = row.candidate
         made = every[its.method.name, its.allocation]
-        took = seconds(made, cluster, its.leave_out, num_parameters, batch_size, longer)
+        took = seconds(made, cluster, its.leave_out, num_parameters, batch_size, longer, FULL_BATCHES if full else BATCHES)
         best = min(known, key=lambda key: known[key])
         ratios.append(took / known[best])
         advised.append(f"{ratios[-1]:6.4f} {its.label} | {best[0][0]} {best[0][1] or ''} without {list(best[1])}")
@@ -258,6 +280,6 @@ def judge(which: Sequence[str]) -> None:
     every = candidates()
     with Simulations(1, None) as processes:
         for name, case in {**asked_ones, **{str(number): drawn(number) for number in numbers}}.items():
-            print(judged(name, case, every, processes)[1], flush=True)
+            print(judged(name, case, every, processes, "full" in which)[1], flush=True)
         for command in re.findall("^hetsim-advise .*", README.read_text(encoding="utf-8"), re.MULTILINE) if "readme" in which else ():
             print(judged_words(command, every, processes), flush=True)
