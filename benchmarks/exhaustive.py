@@ -6,8 +6,9 @@ commands of README.md.
 
 Each line is a cluster: how many times as long as the fastest the advised one takes, of all candidates and of those that train as DDP does.
 Times are those of the simulator, for 12 global batches. With `full` (`exhaustive full first`), trainings have 600 global batches: all
-candidates are timed for 45, and those within 10 % of the best of these for all 600. A cluster has 2 to 12 nodes of one to three kinds,
-single or in boxes that share an uplink; some have a slow link or a straggler. No node has noise, so that a time is a number.
+candidates are timed for 45, and those within 5 % of the best of their method for all 600, if it is not twice as slow as the fastest. A
+cluster has 2 to 12 nodes of one to three kinds, single or in boxes that share an uplink; some have a slow link or a straggler. No node
+has noise, so that a time is a number.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ SPLIT = ("ssgd", "ddp", "asgd", "fedbuff", "local_sgd", "pipe_sgd")
 """Methods that take equal batches, and are tried with other splits."""
 SPLITS = ("dbs", "lb_bsp", "optperf", "static")
 BATCHES, EPOCHS = 4, 3
-FIRST_BATCHES, FULL_BATCHES, FULL_EPOCHS, NEAR = 15, 30, 20, 1.1
-"""In full: the batches of an epoch in which all are timed, and those of a training; its epochs; which times are near the best."""
+FIRST_BATCHES, FULL_BATCHES, FULL_EPOCHS, NEAR, FAR = 15, 30, 20, 1.05, 2.0
+"""In full: the batches of an epoch at first and in a training, its epochs, and which times are near the best and far from it."""
 SAVES = 0.95
 """Without some of several equal nodes, a candidate counts only if it takes less than this share of its time with or without all of them."""
 MOST_SETS = 64
@@ -240,11 +241,12 @@ def compared(
     times = {key: time for key, time in times.items() if together(cluster, key[1]) or time < SAVES * least_together(cluster, times, key[0])}
     if full:
         every = {key: replace(made, budget=replace(made.budget, epochs=FULL_EPOCHS)) for key, made in every.items()}
-        near = [NEAR * min(time for key, time in times.items() if key[0][0] in names) for names in (METHODS, ALIKE)]
+        best = {method: min(time for key, time in times.items() if key[0][0] == method) for method in METHODS}
+        far = FAR * min(best.values())
         times = {
             key: seconds(every[key[0]], cluster, key[1], num_parameters, batch_size, 1.0, FULL_BATCHES)
             for key, time in times.items()
-            if time < near[key[0][0] in ALIKE]
+            if time < NEAR * best[key[0][0]] and (time < far or key[0][0] in ALIKE)
         }
     alike = {key: time for key, time in times.items() if key[0][0] in ALIKE}
     ratios, advised = [], []
