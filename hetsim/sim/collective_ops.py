@@ -1,4 +1,7 @@
-"""Collectives in virtual time: the ranks that have entered, the missing ranks, and the time from the last entry."""
+"""Collectives in virtual time: the ranks that have entered, the missing ranks, and the time from the last entry.
+
+A collective does not complete if a rank that has entered it crashes before its end. The others wait until the membership changes.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +19,15 @@ from hetsim.cluster.network.collectives import Collectives
 from hetsim.cluster.network.lateness import Seconds
 from hetsim.runtime.recording.recorder import ALL_REDUCE, GATHER, REGROUP, Recorder, interval_recorder
 from hetsim.sim.clock import SUSPENDED, Callback, VirtualClock
-from hetsim.sim.rank_process import RankProcess
+from hetsim.sim.rank_process import LOST, RankProcess
 from hetsim.vector import Vector, nbytes, scaled
 
 
 @dataclass(slots=True)
 class PendingCollective:
-    """A collective that not all ranks have entered. For each rank: its value, the time and version of its entry, and its callback."""
+    """A collective that not all ranks have entered. For each rank: its value, the time and version of its entry, callback, process."""
 
-    entered: dict[int, tuple[Any, float, int, Callback]] = field(default_factory=dict)
+    entered: dict[int, tuple[Any, float, int, Callback, RankProcess]] = field(default_factory=dict)
 
 
 class PendingCollectives:
@@ -170,13 +173,13 @@ class PendingCollectives:
         if collective is None:
             collective = PendingCollective()
             pending.append(collective)
-        collective.entered[process.rank] = (value, self.env.now, process.state.version, callback)
+        collective.entered[process.rank] = (value, self.env.now, process.state.version, callback, process)
         if len(collective.entered) < num_processes:
             return None
         return {rank: collective.entered[rank][0] for rank in sorted(collective.entered)}
 
     def _complete(self, kind: type, seconds: Callable[[float], float], answer: Any, row_kind: int, size: int) -> None:
-        """Answer all ranks, in rank order, after the collective's seconds, unless it is dissolved before."""
+        """Answer all ranks, in rank order, after the collective's seconds, unless it is dissolved or a rank crashes before."""
         self._completion(kind, seconds, answer, row_kind, size)()
 
     def _completion(
@@ -187,13 +190,13 @@ class PendingCollectives:
         num_dissolved, record = self.num_dissolved, self._record[row_kind]
 
         def release(answer: Any) -> None:
-            if num_dissolved != self.num_dissolved:
+            if num_dissolved != self.num_dissolved or any(process.status == LOST for _, (*_, process) in entered):
                 return
             if record is not None:
-                for rank, (_, since, version, _) in entered:
+                for rank, (_, since, version, *_) in entered:
                     record((since, self.env.now, rank, row_kind, version, 0, 0, size))
             then()
-            for _, (_, _, _, callback) in entered:
+            for _, (_, _, _, callback, _) in entered:
                 callback(answer)
 
         return lambda: self._schedule_release(seconds(self.env.now), row_kind, size, [rank for rank, _ in entered], release, answer)

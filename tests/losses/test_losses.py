@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ import torch
 from faulty import Faults, Survived, check_samples, survive
 from pyarrow import parquet
 from running import LONG, family, hetsim, started, wait_for
-from worlds import cluster, experiment, node
+from worlds import cluster, experiment, node, simulate
 
+from hetsim.cluster.parse.cluster import parse_cluster
 from hetsim.errors import RunFailed
 from hetsim.runtime.experiment import Experiment
 
@@ -168,6 +170,25 @@ def test_faults_of_the_cluster_happen_to_real_processes(which: str, tmp_path: Pa
 
 @pytest.mark.realtime
 @pytest.mark.long
+@pytest.mark.realtime
+@pytest.mark.parametrize("which", ["all_reduce", "overlapped_all_reduce", "delayed_all_reduce"])
+@pytest.mark.sampled(1)
+def test_a_held_all_reduce_does_not_end_if_a_member_dies_before_its_end(which: str, tmp_path: Path) -> None:
+    """It takes 2 s among three, and one dies after 1 s. The step is repeated by two at once, as in the simulation."""
+    slow = {**THREE, "nodes": [node(1e-4, 0.1, count=3)], "network": {**THREE["network"], "latency_seconds": 0.5}}
+    crash = {"schedule": [{"nodes": [2], "crash": 1.0}]}
+    described = small(which, on={**slow, "faults": crash}, budget={"updates": 3})
+
+    run = survive(described, Faults(), tmp_path, emulate="pad", lost_after=30)
+
+    losses = run.summary["emulation"]["losses"]
+    measured = {key: losses[key] for key in ("detection_seconds", "regroup_seconds")}
+    predicted = simulate(replace(described, cluster=parse_cluster({**slow, "faults": {**crash, **measured}})))
+    assert run.lost == [2]
+    assert all(c.rank != 2 for _, group, _ in run.applied for c in group)
+    assert run.summary["seconds"] == pytest.approx(predicted.seconds[-1], abs=0.25)
+
+
 @pytest.mark.parametrize("lost_after", [10.0, 2.0])
 @pytest.mark.parametrize("which", ["all_reduce", "server"])
 def test_a_process_that_is_stopped_goes_on_or_is_replaced(which: str, lost_after: float, tmp_path: Path) -> None:

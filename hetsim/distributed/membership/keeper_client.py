@@ -250,6 +250,13 @@ class KeeperClient:
         if self.changed:
             raise PeerLost(MEMBERSHIP_CHANGED)
 
+    def check_for(self, seconds: float) -> None:
+        """The same for this number of seconds, unless it is negative."""
+        if seconds > 0:
+            with self._changed:
+                self._changed.wait_for(lambda: self.changed or self.broken is not None, seconds)
+            self.check()
+
     def beat(self, progress: Callable[[], int]) -> None:
         """Send a heartbeat with this process's progress: once now, and from now on while the interpreter lets a thread run."""
 

@@ -42,6 +42,8 @@ LAG = 2
 """The maximum distance of two ranks in versions. Between two commits an all-reduce ends, which may begin before the first commit."""
 KEPT_COMMITS = LAG + 1
 """The number of a rank's commits to keep, so that they include any leader's last commit."""
+EXACT_SECONDS = 0.01
+"""The last part of a held collective, in which only its end is awaited, because a wait for two things at once ends late."""
 NO_VERSION = -1.0
 
 
@@ -288,6 +290,12 @@ class RegroupingWorld(ProcessWorld):
         if effect.communicates and not isinstance(effect, fx.Commit | fx.Regroup):
             self.client.check()
         return super().answer_effect(effect, turn)
+
+    def _end_of_collective(self, kind: str, last: float, seconds: float) -> float:
+        """The same as in the base class. Raises PeerLost if the membership changes before the end."""
+        if self.pace.pad:
+            self.client.check_for(last + seconds - self.pace.clock() - EXACT_SECONDS)
+        return super()._end_of_collective(kind, last, seconds)
 
     def commit(self, state: RankState, effect: fx.Commit, turn: Turn) -> Answered:
         """The same as in the base class. The last commits are kept."""

@@ -343,7 +343,7 @@ class ProcessWorld:
             last_ready = partial(self.collectives.gradients_end, sizes[:-1], np.array(ends)) if self.collectives.slow_gradients else None
             planned = reduction_intervals([*map(max, entered)], [*map(seconds_of, sizes, buckets)], last_ready)
             begin, end_of_last = planned[-1]
-            over = self.pace.due("all_reduce", begin, end_of_last - begin)
+            over = self._end_of_collective("all_reduce", begin, end_of_last - begin)
             intervals = [(since, until) for since, (_, until) in zip(ready, planned, strict=True)]
         for (since, until), size in zip(intervals, sizes, strict=True):
             self.record[ALL_REDUCE]((since - began, until - began, self.rank, ALL_REDUCE, turn.version, 0, 0, size))
@@ -388,9 +388,13 @@ class ProcessWorld:
         return combined, end
 
     def _hold(self, kind: str, row_kind: int, turn: Turn, last: float, seconds: float, size: int) -> float:
-        end = self.pace.due(kind, last, seconds)
+        end = self._end_of_collective(kind, last, seconds)
         self.record[row_kind]((turn.at - self.began, end - self.began, self.rank, row_kind, turn.version, 0, 0, size))
         return end
+
+    def _end_of_collective(self, kind: str, last: float, seconds: float) -> float:
+        """Hold the answer of a collective until it is due."""
+        return self.pace.due(kind, last, seconds)
 
     def start(self, state: RankState, effect: fx.Start[Any], turn: Turn) -> Answered:
         """Submitted to the second thread, which runs started effects one after another."""
