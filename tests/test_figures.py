@@ -111,7 +111,7 @@ def test_a_timing_only_run_has_no_curve(tmp_path: Path) -> None:
     """Nor do two that are compared: an empty picture says nothing."""
     one, other = ran(tmp_path / "one", "method=ssgd"), ran(tmp_path / "other", "method=asgd")
 
-    write_pictures(answer(compare([one], [other])), tmp_path / "pictures")
+    write_pictures(answer(compare([one], [other])), tmp_path / "pictures", "hetsim-compare")
 
     assert sorted(path.name for path in one.glob("*.png")) == ["timeline.png"]
     assert sorted(path.name for path in (tmp_path / "pictures").iterdir()) == ["timeline.png"]

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 QUICK = ("workload=phantom", "budget.epochs=null", "budget.updates=60", "pictures=false")
 OTHER, SWEEP = (*QUICK, "method=asgd"), ("-m", *QUICK, "method=asgd", "seed=4,5")
-REPLACES, HOLDS = "a file of a finished run, and would be replaced", "holds another finished run"
+REPLACES, HOLDS = "would replace a file that is no earlier output", "holds another finished run"
 FILES = ("summary.json", "config.yaml", "curve.csv", "trace.parquet")
 CALLS: dict[str, tuple[Callable[[], object], tuple[str, ...], str]] = {
     # what writes: its words, and what is said; nothing where it writes elsewhere in the folder
@@ -38,7 +38,7 @@ CALLS: dict[str, tuple[Callable[[], object], tuple[str, ...], str]] = {
     "hetsim-calibrate": (calibrate, ("run/config.yaml", "cluster=uniform4", "--seconds=0.1"), REPLACES),
     "hetsim-calibrate --compose": (calibrate, ("run/config.yaml", "--compose", "a.yaml"), REPLACES),
     "hetsim-calibrate --from-trace": (calibrate, ("run/config.yaml", "--from-trace=run"), REPLACES),
-    "hetsim-calibrate --rows": (calibrate, ("a.yaml", "--rows=run/config.yaml", "--gpu=mine"), REPLACES),
+    "hetsim-calibrate --rows": (calibrate, ("a.yaml", "--rows=run/config.yaml", "--gpu=mine"), "FILE a.yaml: No such file"),
     "hetsim-compare --json": (compare, ("run", "run", "--json=run/summary.json"), REPLACES),
     "hetsim-compare --pictures": (compare, ("run", "run", "--pictures=run"), ""),
     "hetsim-report --html": (report, ("run", "--html=run/curve.csv"), "must end in .html"),

@@ -21,7 +21,7 @@ from hetsim.advice.variants import Variant, least_seconds, simulate_variant
 from hetsim.config.errors import sentence
 from hetsim.config.typed import check_folder
 from hetsim.errors import RunFailed
-from hetsim.files.reading import check_is_no_link
+from hetsim.files.outputs import check_outputs_in
 from hetsim.files.writing import part_from_hard_links
 from hetsim.pool.engines import check_engine, check_processes, opened_pool
 from hetsim.pool.process import Answer
@@ -58,7 +58,7 @@ class StoredAnswers:
         check_folder("folder", folder)
         folder.mkdir(parents=True, exist_ok=True)
         self._file = folder / FILE
-        check_is_no_link(self._file)
+        check_outputs_in("--folder", folder, [FILE], "hetsim-advise")
         part_from_hard_links(self._file)
         self._described = f"{__version__} {described}"
         self._answers: dict[str, dict[str, Any]] = {}

@@ -41,10 +41,10 @@ NO_FORMULAS = "mathjax_ignore tex2jax_ignore"
 VERSIONS = ("torch", "numpy", "matplotlib")
 
 
-def document(answer: Answer) -> str:
-    """The answer as one file."""
+def document(answer: Answer, writer: str) -> str:
+    """The answer as one file of this command."""
     return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<!doctype html>\n<html lang="en">\n<head>\n<meta name="generator" content="{writer}">\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n<meta name="color-scheme" content="light dark">\n'
         f"<title>{_text(answer.question)}</title>\n<style>\n{STYLE.read_text(encoding='utf-8')}</style>\n</head>\n<body>\n"

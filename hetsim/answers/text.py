@@ -56,6 +56,6 @@ def _is_name(text: str) -> bool:
     return re.fullmatch(r"(?!www\.)[\w.]+", text, re.IGNORECASE) is not None
 
 
-def as_json(answer: Answer) -> str:
-    """The results as JSON."""
-    return json.dumps(answer.data, indent=2, allow_nan=False)
+def as_json(answer: Answer, writer: str = "") -> str:
+    """The results as JSON. In a file, the first entry is the command that writes it."""
+    return json.dumps({**({"generator": writer} if writer else {}), **answer.data}, indent=2, allow_nan=False)

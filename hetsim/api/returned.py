@@ -200,7 +200,7 @@ class Comparison(Answered):
         Args:
             folder: the folder for curve.png and timeline.png.
         """
-        write_pictures(self.answer, Path(folder))
+        write_pictures(self.answer, Path(folder), "hetsim-compare")
 
 
 def _entries(row: ComparedNumber) -> dict[str, Any]:

@@ -116,7 +116,7 @@ def remarks(result: FromTrace, source: str) -> Sequence[str]:
     """Remarks for readers of the file."""
     alike = [rank for rank, sizes in enumerate(result.sizes) if len(sizes) == 1]
     lines = [
-        f"From the trace of {source}: times hold for what it trained, as it trained it.",
+        f"Made by hetsim-calibrate from the trace of {source}: times hold for what it trained, as it trained it.",
         "A line that is fitted to the first half of a node's gradients is off the second half by "
         + ", ".join(f"{100 * error:.1f} %" for error in result.errors)
         + ".",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,8 @@ from hetsim.catalogue.tables import OWN, PRECISIONS, Catalogue, Gpu, MeasuredSte
 
 MAX_BYTES = 1_000_000
 EXAMPLE = "rows: [{gpu: rtx3090, model: my-net, precision: amp, batch: 32, seconds: 0.14, how: by hand}]"
+CALIBRATED = "hetsim-calibrate, "
+"""How rows begin to say that they were measured by a calibration."""
 OF_GPU, OF_MODEL = ("title", "memory_gb", "inside_gb_per_second"), ("title", "sample", "parameters")
 
 
@@ -35,7 +37,7 @@ def catalogue_of(file: Any) -> Catalogue:
 
 
 def read_file(file: Path) -> dict[str, Any]:
-    """The parts of the file. No code runs, and errors quote only keys of the file."""
+    """The parts of the file, from all its YAML documents. No code runs, and errors quote only keys of the file."""
     title = f"the catalogue's file {checks.printable(str(file))}"
     try:
         if not file.is_file() or file.stat().st_size > MAX_BYTES:
@@ -43,10 +45,25 @@ def read_file(file: Path) -> dict[str, Any]:
         text = file.read_text(encoding="utf-8")
         if "&" in text or "*" in text:
             raise ValueError(f"{title} contains & or *, which could stand for more than fits into memory: write each value out")
-        content = yaml.safe_load(text)
+        documents = [*yaml.safe_load_all(text)]
     except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError):
         raise ValueError(f"{title} cannot be read as YAML: write {EXAMPLE}") from None
-    return checks.mapping(title, content, required=("rows",), optional=("gpus", "models"), example=EXAMPLE)
+    content: dict[str, Any] = {"gpus": {}, "models": {}, "rows": []}
+    for document in [document for document in documents if document is not None] or [None]:
+        part = checks.mapping(title, document, required=("rows",), optional=("gpus", "models"), example=EXAMPLE)
+        rows = _list(part["rows"])
+        again = set(map(_calibrated, rows)) - {None}
+        content["rows"] = [row for row in content["rows"] if _calibrated(row) not in again] + rows
+        for key in ("gpus", "models"):
+            content[key].update(_mapping(key, part.get(key)))
+    return content
+
+
+def _calibrated(row: Any) -> tuple[str, ...] | None:
+    """GPU, model and precision of a row from a calibration, which a later calibration replaces; None for other rows."""
+    if isinstance(row, Mapping) and str(row.get("how", "")).startswith(CALIBRATED):
+        return tuple(str(row.get(key)) for key in ("gpu", "model", "precision"))
+    return None
 
 
 def _parse_tables(content: Mapping[str, Any]) -> tuple[list[Gpu], list[Model], list[MeasuredStep]]:
@@ -73,7 +90,7 @@ def _mapping(key: str, value: Any) -> list[tuple[Any, Any]]:
     return [*checks.mapping(key, value or {}, optional=None).items()]
 
 
-def _list(value: Any) -> Sequence[Any]:
+def _list(value: Any) -> list[Any]:
     if not isinstance(value, list):
         raise ValueError(f"rows must be a list, such as {EXAMPLE}")
     return value
@@ -98,17 +115,20 @@ def _parse_row(key: str, config: Any) -> MeasuredStep:
     return MeasuredStep(str(entry["gpu"]).lower(), str(entry["model"]).lower(), precision, batch, seconds, OWN, str(entry.get("how", "")))
 
 
-def add_steps(file: Path, gpu: str, model: str, parameters: int, precision: str, steps: Mapping[int, float], how: str) -> dict[str, Any]:
-    """The parts of the file, or of a new one, with these steps. They replace its steps of the GPU, model and precision."""
-    content: dict[str, Any] = read_file(file) if file.exists() else {"rows": []}
-    gpus, models = dict(_mapping("gpus", content.get("gpus"))), dict(_mapping("models", content.get("models")))
-    if gpu not in shipped_catalogue().gpus:
-        gpus.setdefault(gpu, {"title": gpu})
-    if model not in shipped_catalogue().models:
-        models[model] = {"parameters": parameters}
-    pair = {"gpu": gpu, "model": model, "precision": precision}
-    kept = [row for row in _list(content["rows"]) if not isinstance(row, Mapping) or {**row, **pair} != row]
-    added = [{**pair, "batch": batch, "seconds": seconds, "how": how} for batch, seconds in steps.items()]
-    updated = {"gpus": gpus, "models": models, "rows": [*kept, *added]}
-    _parse_tables(updated)
-    return {key: value for key, value in updated.items() if value}
+def added_steps(file: Path, gpu: str, model: str, parameters: int, precision: str, steps: Mapping[int, float], how: str) -> bytes:
+    """These steps as the end of the file: another YAML document, so that the user's own text stays as it is."""
+    text = file.read_bytes() if file.exists() else b""
+    known = catalogue_of(str(file)) if text else shipped_catalogue()
+    added: dict[str, Any] = {}
+    try:
+        gpu = known.gpu(gpu).name
+    except ValueError:
+        added["gpus"] = {gpu: {"title": gpu}}
+    try:
+        model = known.model(model).name
+    except ValueError:
+        added["models"] = {model: {"parameters": parameters}}
+    row = {"gpu": gpu, "model": model, "precision": precision}
+    added["rows"] = [{**row, "batch": batch, "seconds": seconds, "how": f"{CALIBRATED}{how}"} for batch, seconds in steps.items()]
+    separator = "" if not text else "---\n" if text.endswith(b"\n") else "\n---\n"
+    return f"{separator}{yaml.safe_dump(added, default_flow_style=None, sort_keys=False, allow_unicode=True, width=10_000)}".encode()

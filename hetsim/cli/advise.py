@@ -43,7 +43,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=minutes, metavar="M", help="stop after M minutes, or at SIGTERM, and report the best so far")
     parser.add_argument("--config-dir", metavar="DIR", help="a folder of your own configs")
     arguments = parser.parse_intermixed_args()
-    files = AnswerFiles(picture=arguments.picture, html=arguments.html)
+    files = AnswerFiles(writer=parser.prog, picture=arguments.picture, html=arguments.html)
     with command(parser.prog, USERS, sentence) as tell:
         processes = num_processes(arguments.processes, arguments.engine)
         files.check()

@@ -52,7 +52,7 @@ def main() -> None:
     parser.add_argument("--config-dir", type=Path, metavar="DIR", help="a folder of your own configs")
     arguments = parser.parse_intermixed_args()
     follow_launcher()
-    files = AnswerFiles(html=arguments.html)
+    files = AnswerFiles(writer=parser.prog, html=arguments.html)
     with command(parser.prog, USERS, _sentence):
         files.check()
         if arguments.html is not None and (arguments.compose is not None or arguments.from_trace is not None):

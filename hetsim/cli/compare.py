@@ -36,11 +36,13 @@ def main() -> None:
     first, second = (arguments.runs, arguments.second) if arguments.second else (arguments.runs[:1], arguments.runs[1:])
     if len(second) != 1 and not arguments.second:
         parser.error(f"{len(arguments.runs)} folders are not two sides: give two folders, or name the second side after --with")
-    files = AnswerFiles(json=arguments.json, pictures=arguments.pictures, html=arguments.html)
+    files = AnswerFiles(writer=parser.prog, json=arguments.json, pictures=arguments.pictures, html=arguments.html)
     with command(parser.prog, READING, partial(of_reading, too_deep=TOO_DEEP)) as tell:
         files.check()
+        if arguments.perfetto is not None:
+            perfetto.check_file(arguments.perfetto, parser.prog)
         findings = compare(first, second)
-        traced = [] if arguments.perfetto is None else perfetto.of_sides(arguments.perfetto, findings.sides)
+        traced = [] if arguments.perfetto is None else perfetto.of_sides(findings.sides)
         printed_answer = answer(findings, typed(parser.prog))
         lines = files.write(printed_answer)
         print(terminal(printed_answer, remarks=False), flush=True)
@@ -49,7 +51,7 @@ def main() -> None:
         for line in lines:
             print(line)
         if traced:
-            perfetto.write(arguments.perfetto, traced)
+            perfetto.write(arguments.perfetto, traced, parser.prog)
             print(f"open {printable(os.path.relpath(arguments.perfetto))} on https://ui.perfetto.dev")
 
 

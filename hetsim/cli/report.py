@@ -26,12 +26,12 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.html is None and arguments.perfetto is None:
         parser.error("nothing is asked for: give --html report.html, or --perfetto run.pftrace")
-    files = AnswerFiles(html=arguments.html)
+    files = AnswerFiles(writer=parser.prog, html=arguments.html)
     with command(parser.prog, READING, partial(of_reading, too_deep=TOO_DEEP)):
         files.check()
         if arguments.perfetto is not None:
-            perfetto.check_file(arguments.perfetto)
-            perfetto.write(arguments.perfetto, [perfetto.traced(arguments.run)])
+            perfetto.check_file(arguments.perfetto, parser.prog)
+            perfetto.write(arguments.perfetto, [perfetto.traced(arguments.run)], parser.prog)
             print(f"open {printable(os.path.relpath(arguments.perfetto))} on https://ui.perfetto.dev")
         for line in files.write(answer(arguments.run)) if arguments.html is not None else ():
             print(line)

@@ -28,7 +28,7 @@ def main() -> None:
     parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the heat map of ranks and steps, as PNG")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a report to this file, for a web browser")
     arguments = parser.parse_args()
-    files = AnswerFiles(json=arguments.json, picture=arguments.picture, html=arguments.html)
+    files = AnswerFiles(writer=parser.prog, json=arguments.json, picture=arguments.picture, html=arguments.html)
     with command(parser.prog, READING, partial(of_reading, too_deep=TOO_DEEP)):
         files.check()
         printed_answer = answer(find(arguments.traces, replay=not arguments.no_replay), typed(parser.prog))

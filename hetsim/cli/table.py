@@ -10,7 +10,7 @@ from hetsim.answers.text import markdown
 from hetsim.cli.command import READING, Parser, command, of_reading, seconds, typed
 from hetsim.results.reading.finished_runs import read_runs
 from hetsim.results.tables.answer import answer
-from hetsim.results.tables.files import write
+from hetsim.results.tables.files import check_place, write
 from hetsim.results.tables.metrics import METRICS, Target
 from hetsim.results.tables.question import TableQuestion
 from hetsim.results.tables.table import table
@@ -47,9 +47,10 @@ def main() -> None:
     parser.add_argument("--html", metavar="FILE", type=Path, help="write a report to this file, for a web browser")
     arguments = parser.parse_args()
     too_deep = f"{arguments.sweep} has folders that are nested hundreds deep: move them elsewhere"
-    files = AnswerFiles(html=arguments.html)
+    files = AnswerFiles(writer=parser.prog, html=arguments.html)
     with command(parser.prog, READING, partial(of_reading, too_deep=too_deep)) as tell:
         files.check()
+        check_place("--to", arguments.to) if arguments.to else check_place("", arguments.sweep)
         keys = tuple(key.strip() for key in arguments.best_of.split(",") if key.strip())
         target = Target(arguments.target_accuracy, arguments.target_loss, arguments.at_seconds)
         question = TableQuestion(arguments.metric, target, arguments.baseline, keys, arguments.direction)

@@ -25,7 +25,7 @@ from hetsim.ddp.clock import Clock
 from hetsim.ddp.exchange import Control
 from hetsim.ddp.windows import Window
 from hetsim.effects import Batch, Contribution
-from hetsim.files.folder import finish_run
+from hetsim.files.folder import FILES, UNFINISHED, finish_run
 from hetsim.files.writing import begun
 from hetsim.policies.allocation import Allocation
 from hetsim.runtime.recording.metrics import Metrics, ratio
@@ -94,11 +94,20 @@ class TeamTrace:
             self._files.close()
 
 
+def check_holds_nothing_else(folder: Path) -> None:
+    """Raise ValueError if the folder contains files that a trace would replace, and no earlier trace of a Team."""
+    names = [name for name in FILES if (folder / name).exists()]
+    config = folder / "config.yaml"
+    if names and not any(folder.glob(UNFINISHED)) and not (config.is_file() and config.read_bytes().startswith(b"script: ")):
+        raise ValueError(f"trace={folder} has a {names[0]} that no Team has written, and would replace it: give another folder")
+
+
 class _Files:
     """The trace, and the sums for the summary, on rank 0."""
 
     def __init__(self, folder: Path, size: int, *, batch_size: int, seed: int, allocation: Allocation) -> None:
         self._folder, self._size, self._seed = folder, size, seed
+        check_holds_nothing_else(folder)
         folder.mkdir(parents=True, exist_ok=True)
         self._config = {
             "script": checks.printable(Path(sys.argv[0]).name),

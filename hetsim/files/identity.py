@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hetsim.files.folder import FILES, UNFINISHED
 from hetsim.files.keys import AS_TYPED, CHANGE_NO_FILE, without
 from hetsim.files.reading import REMEDY, from_json, is_text, read_text, shown
 from hetsim.files.summary_and_curve import read_summary
@@ -97,10 +98,17 @@ def finished_summary(run: Path, identity: str) -> dict[str, Any] | None:
 
 
 def check_holds_no_other(run: Path, identity: str) -> None:
-    """Raise ValueError if the folder contains a finished run with another identity, which would be replaced."""
-    if (run / "summary.json").exists() and _head(run)[:1] != [IDENTITY + identity]:
+    """Raise ValueError if the folder contains a finished run with another identity, or files of no run, which would be replaced."""
+    names = [name for name in FILES if (run / name).exists()]
+    if not names or _head(run)[:1] == [IDENTITY + identity]:
+        return
+    if "summary.json" in names:
         raise ValueError(
             f"{run} holds another finished run: choose another folder by hydra.run.dir or hydra.sweep.subdir, or remove that run"
+        )
+    if not any(run.glob(UNFINISHED)) and not "".join(_head(run)).startswith(IDENTITY):  # else a run was killed at its end
+        raise ValueError(
+            f"{run / names[0]} is of no run and would be replaced: choose another folder by hydra.run.dir or hydra.sweep.subdir, or move it"
         )
 
 

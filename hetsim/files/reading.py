@@ -42,13 +42,6 @@ def check_is_no_link(path: Path) -> None:
         raise ValueError(f"{path} is a link, and is not followed: put the file itself there, or move that run elsewhere")
 
 
-def check_replaces_no_run(path: Path) -> None:
-    """Raise ValueError if a file to write is a link or belongs to a finished run."""
-    check_is_no_link(path)
-    if path.name in ("summary.json", "config.yaml") and (path.parent / "summary.json").exists():
-        raise ValueError(f"{path} is a file of a finished run, and would be replaced: give another name")
-
-
 def from_json(source: str, text: str) -> Any:
     """The data in this JSON text. Raises ValueError with a sentence that begins with `source` if the text is invalid."""
     try:

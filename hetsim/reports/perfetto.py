@@ -52,22 +52,21 @@ def traced(run: Path, name: str = "") -> TracedRun:
     return TracedRun(printable(f"{name}: {title}" if name else title), rows, read_points(run))
 
 
-def of_sides(file: Path, sides: Sides) -> list[TracedRun]:
-    """The first run of each side. Raises ValueError before writing if they cannot be written to the file."""
-    check_file(file)
+def of_sides(sides: Sides) -> list[TracedRun]:
+    """The first run of each side. Raises ValueError if one has no intervals."""
     return [traced(side.folders[0], side.name) for side in sides.both]
 
 
-def check_file(file: Path) -> None:
-    """Raise ValueError if no trace can be written to this file, or if the package perfetto is not installed."""
+def check_file(file: Path, writer: str) -> None:
+    """Raise ValueError if this command cannot write a trace to this file, or if the package perfetto is not installed."""
     _builder()
-    check_place(file, "--perfetto", ".pftrace")
+    check_place(file, "--perfetto", "pftrace", writer)
 
 
-def write(path: Path, runs: Sequence[TracedRun]) -> None:
-    """Write these runs to one file, each as a process."""
+def write(path: Path, runs: Sequence[TracedRun], writer: str) -> None:
+    """Write these runs to one file of this command, each as a process."""
     with written_whole(path) as file:
-        trace = _Trace(file)
+        trace = _Trace(file, writer)
         for number, run in enumerate(runs, 1):
             process = trace.track(run.title, process=number)
             _write_counters(trace, process, run)
@@ -85,13 +84,16 @@ def _builder() -> Any:
 class _Trace:
     """The packets of a file."""
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: BinaryIO, writer: str) -> None:
         from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TrackDescriptor, TrackEvent
 
         self._packets = _builder()(file)
         self._event = TrackEvent
         self._explicit = TrackDescriptor.EXPLICIT
         self._num_tracks = self._num_flows = 0
+        packet = self._packets.create_packet()
+        packet.system_info.tracing_service_version = writer
+        self._packets.write_packet(packet)
 
     def track(self, name: str, parent: int = 0, *, process: int = 0, counter: bool = False) -> int:
         """Add a track below earlier tracks, and return its number."""

@@ -16,6 +16,7 @@ from typing import Any
 from hetsim import checks
 from hetsim.errors import RunFailed
 from hetsim.files.lock import only_run_in, remove_if_empty
+from hetsim.files.outputs import check_outputs_in
 from hetsim.files.reading import check_is_no_link
 from hetsim.files.writing import part_from_hard_links, write_text
 from hetsim.pool.engines import check_engine, check_processes, opened_pool
@@ -213,6 +214,7 @@ def opened(question: SearchQuestion, folder: Path) -> Iterator[Search]:
         stack.callback(remove_if_empty, folder)
         stack.enter_context(only_run_in(folder))
         check_is_no_link(folder / JOURNAL)
+        check_outputs_in("--folder", folder, ["trials.csv"], "hetsim-search")
         if (folder / JOURNAL).exists() and not (folder / JOURNAL).is_file():
             raise ValueError(f"{folder / JOURNAL} is not a file: give another --folder")
         part_from_hard_links(folder / JOURNAL)

@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from hetsim.files.outputs import is_output
 from hetsim.straggling.from_run import read_run
 from hetsim.straggling.job import Job
 from hetsim.straggling.judging import JudgedJob, judge_job
 from hetsim.straggling.kineto import profile_files, read_profiles
 from hetsim.straggling.replay import Replay, replay_or_none
+
+WRITER = "hetsim-stragglers"
 
 
 @dataclass(frozen=True)
@@ -38,4 +41,5 @@ def read_job(places: list[Path]) -> Job:
             raise ValueError(f"{place} does not exist: give the folder of a run, or the files of torch.profiler")
         if not profile_files(place):
             raise ValueError(f"{place} is no .json or .json.gz of torch.profiler: give the folder of a run, or one file for each rank")
-    return read_profiles([path for place in places for path in profile_files(place)], str(first if len(places) == 1 else first.parent))
+    profiles = [path for place in places for path in profile_files(place) if not is_output(path, "json", WRITER)]
+    return read_profiles(profiles, str(first if len(places) == 1 else first.parent))

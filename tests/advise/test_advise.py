@@ -295,7 +295,7 @@ def test_an_advice_is_json_and_a_picture(trained: AdviceFindings) -> None:
 
 def test_an_advice_is_a_page(trained: AdviceFindings) -> None:
     """With its sentence, its picture, both tables and the commands."""
-    page = document(answer(trained, "hetsim-advise cluster=mixed4"))
+    page = document(answer(trained, "hetsim-advise cluster=mixed4"), "hetsim-advise")
 
     assert all(escape(part) in page for part in (trained.sentence, trained.rows[0].why, trained.rows[0].command))
     assert page.count("<svg") == 1

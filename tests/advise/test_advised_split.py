@@ -60,7 +60,7 @@ def test_the_parts_are_the_batch(cluster: str, method: str) -> None:
     assert text(found).splitlines()[1] == its.sentence
     assert its.sentence.startswith("Of each batch of 250 samples: ")
     assert json.loads(as_json(answer(found)))["split"]["batch_sizes"] == [*its.batch_sizes]
-    assert its.sentence in document(answer(found, "hetsim-advise"))
+    assert its.sentence in document(answer(found, "hetsim-advise"), "hetsim-advise")
     if method == "dbs_sgd":  # waits for no other node, so no split of DDP is the same
         assert its.script is None
     else:

@@ -58,7 +58,7 @@ def test_a_calibration_is_a_page_with_the_file_that_it_wrote(tmp_path: Path) -> 
     config = {"hosts": {}, "network": {"latency_seconds": 1e-6, "bytes_per_second": 1e9}}
     result = Calibrated(config, [FAST, WITH_MODES], doubts=["node 1 was <busy>"], tried={"ssgd": -0.02})
 
-    page = document(answer(file, result, "hetsim-calibrate lab.yaml"))
+    page = document(answer(file, result, "hetsim-calibrate lab.yaml"), "hetsim-calibrate")
 
     assert f"held-out batch sizes: {100 * FAST.error:.1f} %" in page.replace("&nbsp;", " ")
     assert "against real runs: ssgd -2.0 %" in page.replace("&nbsp;", " ")

@@ -117,7 +117,9 @@ def test_a_page_is_small_however_much_is_in_it() -> None:
     sheet = Sheet("many", ("a", "b"), [("x" * 1000, str(row)) for row in range(100_000)])
 
     pictures = [Picture("f", "a figure", lambda: figure)]
-    page = document(Answer(question="q", answer=["a"], pictures=pictures, sheets=[sheet] * 3, texts=[("t", "<" * 10**6)] * 2))
+    page = document(
+        Answer(question="q", answer=["a"], pictures=pictures, sheets=[sheet] * 3, texts=[("t", "<" * 10**6)] * 2), "hetsim-report"
+    )
 
     assert len(page) < 3_000_000
     assert "more rows are left out" in page

@@ -15,4 +15,4 @@ def test_a_trace_without_the_package_perfetto_says_what_to_install(tmp_path: Pat
     monkeypatch.setitem(sys.modules, "perfetto.trace_builder.proto_builder", None)
 
     with pytest.raises(ValueError, match=r"^a Perfetto trace needs the package perfetto: pip install 'hetsim\[perfetto\]'$"):
-        perfetto.check_file(tmp_path / "out.pftrace")
+        perfetto.check_file(tmp_path / "out.pftrace", "hetsim-report")

@@ -73,7 +73,7 @@ def test_a_trace_written_by_hand_is_what_perfetto_reads(tmp_path: Path) -> None:
     folder = ran(tmp_path / "run", "asgd")
     parquet.write_table(as_table([number for row in rows for number in row]), folder / "trace.parquet")
 
-    write(tmp_path / "out.pftrace", [traced(folder)])
+    write(tmp_path / "out.pftrace", [traced(folder)], "hetsim-report")
 
     found = Decoded(tmp_path / "out.pftrace")
     assert found.processes == {1: "asgd on by hand, phantom (sim)"}

@@ -105,13 +105,15 @@ def test_a_file_with_another_name_is_not_written_to() -> None:
     """A hard link may lead to a file of the user's outside of the folder: neither a search nor an advice appends to it."""
     write_search()
     Path("mine").hardlink_to("search/search.log")
-    before = Path("mine").read_bytes()
-    Path("answers.jsonl").hardlink_to("mine")
+    Path("answers.jsonl").write_text('{"question": "", "answer": {}}\n', encoding="utf-8")
+    Path("my answers").hardlink_to("answers.jsonl")
+    files = {"search/search.log": "mine", "answers.jsonl": "my answers"}
+    before = {link: Path(link).read_bytes() for link in files.values()}
 
     hetsim.search(*WORDS, objective="samples_per_second", folder="search", trials=1)
     StoredAnswers(Path(), "").keep({"q": 1}, {"a": 2})
 
-    assert Path("mine").read_bytes() == before
-    for path in (Path("search/search.log"), Path("answers.jsonl")):
-        assert path.read_bytes().startswith(before)
-        assert path.stat().st_size > len(before)
+    for path, link in files.items():
+        assert Path(link).read_bytes() == before[link]
+        assert Path(path).read_bytes().startswith(before[link])
+        assert Path(path).stat().st_size > len(before[link])

@@ -159,3 +159,17 @@ def test_files_of_torch_profiler_show_the_rank_that_sleeps(tmp_path: Path) -> No
 
     assert first["rank"] == 1
     assert "chronic" in first["kinds"]
+
+
+def test_its_own_output_is_no_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """So the same command works again with its output in the folder that it reads, or among the files. A profile is not replaced."""
+    folder = written(tmp_path / "profiles", profile(0), profile(1))
+    profiles = sorted(folder.iterdir())
+    output = f"--json={folder / 'out.json'}"
+    for words in ((folder, output), (folder, output), (folder / "out.json", *profiles, output)):
+        assert exit_status(monkeypatch, "hetsim-stragglers", main, *words) == 0
+    before = profiles[1].read_bytes()
+
+    assert exit_status(monkeypatch, "hetsim-stragglers", main, folder, f"--json={profiles[1]}") == 1
+    assert "would replace a file" in capsys.readouterr().err
+    assert profiles[1].read_bytes() == before

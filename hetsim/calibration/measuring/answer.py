@@ -15,8 +15,10 @@ from hetsim.answers.answer import Answer, Picture, Sheet
 from hetsim.calibration.cluster import Calibrated, ends_of
 from hetsim.calibration.fit import four_digits
 from hetsim.calibration.picture import page
+from hetsim.config.cluster_files import WRITER
 from hetsim.config.yaml_text import as_yaml
-from hetsim.files.reading import check_is_no_link, read_text
+from hetsim.files.outputs import check_outputs_in
+from hetsim.files.reading import read_text
 from hetsim.files.writing import write_text, written_whole
 from hetsim.results.writing.describe import signed
 from hetsim.results.writing.figures import own_style, save
@@ -31,9 +33,9 @@ def prefix(file: Path) -> str:
 
 
 def check_places(file: Path, num_workers: int) -> None:
-    """Raise ValueError if a file to write is a link."""
-    for path in (file, file.with_suffix(".png"), *(Path(f"{prefix(file)}-{end}.csv") for end in ends_of(num_workers))):
-        check_is_no_link(path)
+    """Raise ValueError if a file next to the cluster would replace another one."""
+    names = [f"{file.stem}.png", *(f"{file.stem}-{end}.csv" for end in ends_of(num_workers))]
+    check_outputs_in("", file.parent, names, WRITER)
 
 
 def write_all(file: Path, experiment: Experiment, result: Calibrated, num_parameters: int) -> None:
@@ -41,7 +43,7 @@ def write_all(file: Path, experiment: Experiment, result: Calibrated, num_parame
     for name, noise in result.laws.items():
         write_text(Path(name), noise.as_csv())
     with written_whole(file.with_suffix(".png")) as picture:
-        save(_picture(file, result), picture)
+        save(_picture(file, result), picture, WRITER)
     described = {"name": file.stem, "calibrated": validity(experiment, result, num_parameters), **result.config}
     write_text(file, remarks(experiment, result) + as_yaml(described))
 

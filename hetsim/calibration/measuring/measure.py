@@ -49,7 +49,8 @@ def calibrate(
     """Measure, and write the file. Returns the result; None in a process that does not lead."""
     if not 0.1 <= seconds <= 3600:
         raise ValueError(f"--seconds must be from 0.1 to 3600, not {seconds:g}")
-    check_file(file)
+    in_place = [] if config_dir is None or f"cluster={file.stem}" not in words else [config_dir / "cluster" / file.name]
+    check_file(file, reads=[*in_place, *([] if against is None else [against])])
     old = None if against is None else (against, written_cluster("--against", against))
     config = composed(["backend=dist", *words, "pictures=false", "trace=none"], config_dir=config_dir, folder=".")
     try:

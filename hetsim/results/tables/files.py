@@ -8,12 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from hetsim.answers.text import markdown
+from hetsim.files.outputs import check_outputs_in
 from hetsim.files.writing import write_text, written_whole
 from hetsim.results.tables.answer import answer
 from hetsim.results.tables.estimates import Estimate
 from hetsim.results.tables.picture import picture
 from hetsim.results.tables.table import Ranking
 from hetsim.results.writing.figures import save
+
+FILES = ("table.parquet", "table.csv", "table.md", "table.png")
+WRITER = "hetsim-table"
 
 
 def arrow(table: Ranking) -> Any:
@@ -46,20 +50,26 @@ def _columns(name: str, estimates: Sequence[Estimate | None]) -> dict[str, list[
     return {f"{name}_{part}": [getattr(estimate, entry) if estimate else None for estimate in estimates] for part, entry in fields.items()}
 
 
+def check_place(option: str, folder: Path) -> None:
+    """Raise ValueError if the files of a table would replace other files in this folder."""
+    check_outputs_in(option, folder, FILES, WRITER)
+
+
 def write(table: Ranking, folder: Path) -> None:
     """Write table.parquet, table.csv, table.md and table.png. Each file is written completely or not at all."""
     import pyarrow as pa
     from pyarrow import csv, parquet
 
+    check_place("", folder)
     folder.mkdir(parents=True, exist_ok=True)
-    data = arrow(table)
+    data = arrow(table).replace_schema_metadata({"generator": WRITER})
     with written_whole(folder / "table.parquet") as file:
         parquet.write_table(data, file)
     with written_whole(folder / "table.csv") as file:
         csv.write_csv(pa.table({_no_formula(field.name): _no_formulas(data[field.name]) for field in data.schema}), file)
     write_text(folder / "table.md", markdown(answer(table)))
     with written_whole(folder / "table.png") as file:
-        save(picture(table), file)
+        save(picture(table), file, WRITER)
 
 
 def _no_formulas(column: Any) -> Any:

@@ -59,9 +59,9 @@ def own_style() -> Iterator[None]:
 
 
 @own_style()
-def save(figure: Any, file: BinaryIO) -> None:
-    """Write a figure as PNG."""
-    figure.savefig(file, format="png", dpi=130)
+def save(figure: Any, file: BinaryIO, writer: str = "hetsim") -> None:
+    """Write a figure as PNG, with the name of the command that writes it."""
+    figure.savefig(file, format="png", dpi=130, metadata={"Software": writer})
 
 
 def timeline(runs: Sequence[tuple[str, Sequence[Interval]]], *, num_workers: int) -> Any:
