@@ -137,8 +137,7 @@ def advice(question: AdviceQuestion, processes: Simulations, tell: Callable[[str
     If `progress` is asked to stop, the advice contains the results so far.
     """
     real = question.experiment.workload.has_model
-    words = [*question.words, f"method={BASELINE}", "allocation=even", "backend=sim"]
-    timing = Timing(question, processes, processes.sizes(words))
+    timing = Timing(question, processes, processes.sizes(question.words_of_baseline))
     tell("timing all methods, splits and smaller sets of nodes")
     even = timing.baseline()
     timed = timing.search()
@@ -170,10 +169,10 @@ def advised(
     if minutes is not None:
         checks.number("minutes", minutes)
     answers = None if folder is None else StoredAnswers(folder, repr(question.experiment))
-    progress = Progress()
+    progress, alone = Progress(), engine == "local" and question.is_small
     with (
         progress.time_limit(minutes),
-        Simulations(processes, question.config_dir, progress=progress, answers=answers, engine=engine) as pool,
+        Simulations(processes, question.config_dir, progress=progress, answers=answers, engine=engine, alone=alone) as pool,
     ):
         return advice(question, pool, progress.line_printer(tell))
 

@@ -26,7 +26,7 @@ from hetsim.advice.candidates import LeaveOut
 from hetsim.cluster.compute_times import interpolate
 from hetsim.cluster.fewer import without
 from hetsim.cluster.model import Cluster, NodeSpec
-from hetsim.cluster.network.collectives import Collectives
+from hetsim.cluster.network.collectives import Collectives, shared_collectives
 from hetsim.coordination.all_reduce import SynchronousAllReduce
 from hetsim.coordination.delayed_all_reduce import DelayedAllReduce
 from hetsim.coordination.delayed_server import DelayedParameterServer
@@ -198,7 +198,7 @@ class Bounds:
 
     def _reduction(self, leave_out: LeaveOut, size: int) -> float:
         if leave_out not in self._collectives:
-            self._collectives[leave_out] = Collectives(without(self.cluster, leave_out))
+            self._collectives[leave_out] = shared_collectives(without(self.cluster, leave_out))
         return self._collectives[leave_out].all_reduce_seconds(size)
 
     def _size(self, bucket: Bucket) -> int:

@@ -37,6 +37,8 @@ PRICES = "prices"
 """The argument with the prices of named GPUs."""
 OF_ONE_LINE = re.compile(rf"cluster\.machines\.\d+\.(?:gpus\.(?:\d+\.)?)?({'|'.join(OF_MACHINES)})\b")
 """The keys that these arguments set, as errors name them."""
+MOST_NODES = 256
+"""The maximum number of nodes to simulate in the process of the question."""
 EXAMPLE = "'2*a100-40gb + 4*t4' model=resnet50 network='1 Gbit/s'"
 
 OF_BOUNDS = re.compile(r"the nodes' max_samples hold (\d+) samples in all, but batch_size=(\d+): raise them, or lower it")
@@ -59,7 +61,7 @@ class AdviceQuestion:
     def experiment(self) -> Experiment:
         """The experiment of plain DDP with these arguments. Raises ValueError if they are invalid."""
         try:
-            return experiment_of([*self.words, f"method={BASELINE}", "allocation=even", "backend=sim"], self.config_dir)
+            return experiment_of(self.words_of_baseline, self.config_dir)
         except ValueError as error:
             text = OF_ONE_LINE.sub(r"\1=…", str(error)) if self.in_one_line else str(error)
             raise ValueError(OF_BOUNDS.sub(self._how_to_fit, text)) from None
@@ -77,7 +79,7 @@ class AdviceQuestion:
     @cached_property
     def named(self) -> Named | None:
         """The catalogue's data of the named GPUs that the arguments do not leave out; None if there are none."""
-        entries = entries_as_typed([*self.words, f"method={BASELINE}"], self.config_dir)["cluster"]
+        entries = entries_as_typed(self.words_of_baseline, self.config_dir)["cluster"]
         named = named_gpus(entries)
         return None if named is None else named.without(entries.get("leave_out") or ())
 
@@ -131,6 +133,16 @@ class AdviceQuestion:
     def even(self) -> str | None:
         """The baseline's allocation if the arguments choose one for all candidates; else None."""
         return "even" if self.typed("allocation") else None
+
+    @property
+    def words_of_baseline(self) -> list[str]:
+        """The arguments of plain DDP."""
+        return [*self.words, f"method={BASELINE}", *(["allocation=even"] if self.even else []), "backend=sim"]
+
+    @property
+    def is_small(self) -> bool:
+        """Whether this process may simulate: without a model and a user's code, on a few hundred nodes."""
+        return not (self.typed("trust") or self.experiment.workload.has_model) and self.experiment.num_workers <= MOST_NODES
 
     @property
     def words_of_timing(self) -> list[str]:

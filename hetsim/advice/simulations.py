@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from threading import Lock
+from time import perf_counter
 from types import TracebackType
 from typing import Any, Self
 
@@ -24,6 +25,7 @@ from hetsim.errors import RunFailed
 from hetsim.files.outputs import check_outputs_in
 from hetsim.files.writing import part_from_hard_links
 from hetsim.pool.engines import check_engine, check_processes, opened_pool
+from hetsim.pool.pool import Pool
 from hetsim.pool.process import Answer
 from hetsim.sweeps.space import meant
 from hetsim.version import __version__
@@ -32,6 +34,8 @@ Refused = str
 """The error sentence of a run that is impossible."""
 TOGETHER = 6
 """The number of a method's variants that one process times one by one, because it composes the method only once."""
+SECONDS_ALONE = 3.0
+"""The seconds after which an advice starts other processes, which first import and compose for about as long."""
 FILE = "answers.jsonl"
 """The file with the stored answers, in the folder of an advice."""
 WORDS = ("run", "words", "sizes")
@@ -87,7 +91,7 @@ class StoredAnswers:
 
 
 class Simulations:
-    """Asks a pool of processes to simulate."""
+    """Asks a pool of processes to simulate. With `alone`, this process answers, and starts the pool after `SECONDS_ALONE`."""
 
     def __init__(
         self,
@@ -97,15 +101,23 @@ class Simulations:
         progress: Progress | None = None,
         answers: StoredAnswers | None = None,
         engine: str = "local",
+        alone: bool = False,
     ) -> None:
         self.num_runs = 0
         self.progress = progress or Progress(shown=False)
         self._answers = answers
         self._stack = ExitStack()
-        self._pool = self._stack.enter_context(
-            opened_pool(engine, f"{__name__}:answering", processes, of="the simulations", first=config_dir)
-        )
-        self.progress.on_stop(self._pool.kill)
+        self._opened_pool = opened_pool(engine, f"{__name__}:answering", processes, of="the simulations", first=config_dir)
+        self._answering = answering(config_dir)
+        self._seconds_alone = SECONDS_ALONE if alone else 0.0
+        """The seconds for which this process still answers."""
+
+    @cached_property
+    def _pool(self) -> Pool:
+        """The other processes, which start when they are first needed."""
+        pool = self._stack.enter_context(self._opened_pool)
+        self.progress.on_stop(pool.kill)
+        return pool
 
     def __enter__(self) -> Self:
         return self
@@ -147,7 +159,7 @@ class Simulations:
     def _map(self, questions: Sequence[dict[str, Any]], units: float = 1.0) -> list[dict[str, Any]]:
         """Return the answers, in the order of the questions. Each run moves the bar by `units`."""
         answers: dict[int, dict[str, Any]] = {}
-        for number, answer in self._pool.map(self._answer, questions):
+        for number, answer in self._each_answer(questions):
             question = questions[number]
             num_runs = len(question.get("timed", ())) or int("run" in question)
             self.num_runs += num_runs
@@ -155,6 +167,15 @@ class Simulations:
             refused = "timed" in question and "timed" not in answer
             answers[number] = {"timed": [answer] * num_runs} if refused else answer
         return [answers[number] for number in range(len(questions))]
+
+    def _each_answer(self, questions: Sequence[dict[str, Any]]) -> Iterator[tuple[int, dict[str, Any]]]:
+        """The number and the answer of each question, as they come."""
+        first = 0
+        while first < len(questions) and self._seconds_alone > 0:
+            yield first, self._answer(questions[first])
+            first += 1
+        if first < len(questions):
+            yield from ((first + number, answer) for number, answer in self._pool.map(self._answer, questions[first:]))
 
     def _answer(self, question: dict[str, Any]) -> dict[str, Any]:
         """The stored answer, or a process's answer. It is a refusal if there is none, for example if the advice ends early."""
@@ -173,7 +194,12 @@ class Simulations:
 
     def _simulate(self, question: dict[str, Any]) -> dict[str, Any]:
         """The answer of a process. Raises RunFailed if the process was killed."""
-        answer: dict[str, Any] = self._pool.ask(question)
+        if self._seconds_alone <= 0:
+            answer: dict[str, Any] = self._pool.ask(question)
+            return answer
+        begin = perf_counter()
+        answer = self._answering(question, lambda _: None)
+        self._seconds_alone -= perf_counter() - begin
         return answer
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 
 from hetsim.advice.bounds import Bounds
 from hetsim.advice.candidates import LeaveOut
@@ -13,6 +13,7 @@ from hetsim.advice.simulated import SimulatedRun, experiment_of, run
 from hetsim.cluster.fewer import without
 from hetsim.cluster.model import Cluster, NodeSpec
 from hetsim.cluster.schedule import Schedule
+from hetsim.config.build import shipped_policy
 from hetsim.policies.allocation import Even, Fixed
 from hetsim.runtime.experiment import Experiment
 from hetsim.workloads.phantom import PhantomWorkload
@@ -42,14 +43,14 @@ class Variant:
 def _slowed_cluster(cluster: Cluster, factors: Mapping[int, float]) -> Cluster:
     """The cluster with the nodes of these ranks slowed down by these factors. The nodes have tables of times."""
 
-    def slowed(node: NodeSpec, factor: float) -> NodeSpec:
+    @cache  # so that equal nodes stay one object
+    def slowed(key: int, factor: float) -> NodeSpec:
+        node = distinct[key]
         return replace(node, table=tuple((samples, factor * seconds) for samples, seconds in node.table))
 
-    return (
-        replace(cluster, nodes=tuple(slowed(node, factors.get(rank, 1.0)) for rank, node in enumerate(cluster.nodes)))
-        if factors
-        else cluster
-    )
+    distinct = {id(node): node for node in cluster.nodes}
+    nodes = (slowed(id(node), factors[rank]) if rank in factors else node for rank, node in enumerate(cluster.nodes))
+    return replace(cluster, nodes=tuple(nodes)) if factors else cluster
 
 
 def variant_experiment(words: Sequence[str], method: str, variant: Variant, config_dir: str | None) -> Experiment:
@@ -57,12 +58,8 @@ def variant_experiment(words: Sequence[str], method: str, variant: Variant, conf
     experiment = _composed_experiment((*words, f"method={method}"), config_dir)
     coordination = experiment.coordination
     if variant.split is not None:
-        of_split = _composed_experiment(
-            (*words, f"method={BASELINE}", f"allocation={variant.split}", "weighting=per_sample"), config_dir
-        ).coordination
-        coordination = replace(coordination, allocation=of_split.allocation)
-        if variant.per_sample:
-            coordination = replace(coordination, weighting=of_split.weighting)
+        weighting = shipped_policy("weighting", "per_sample") if variant.per_sample else coordination.weighting
+        coordination = replace(coordination, allocation=shipped_policy("allocation", variant.split), weighting=weighting)
     cluster = _slowed_cluster(experiment.cluster, dict(variant.slower))
     leave_out = set(variant.leave_out)
     if variant.second is not None:

@@ -17,11 +17,13 @@ def without(cluster: Cluster, ranks: Collection[int]) -> Cluster:
     kept = [rank for rank in range(cluster.num_workers) if rank not in left_out]
     assert kept
     network, faults = cluster.network, cluster.faults
-    table = rescale_all_reduce_table(network.all_reduce_table, cluster.num_workers, len(kept))
+    if network.all_reduce_table:
+        table = rescale_all_reduce_table(network.all_reduce_table, cluster.num_workers, len(kept))
+        network = replace(network, all_reduce_table=tuple(table))
     return replace(
         cluster,
         nodes=tuple(cluster.nodes[rank] for rank in kept),
-        network=replace(network, all_reduce_table=tuple((size, seconds) for size, seconds in table)),
+        network=network,
         faults=replace(faults, nodes={new: faults.nodes[old] for new, old in enumerate(kept) if old in faults.nodes}),
     )
 

@@ -26,7 +26,7 @@ from hetsim.runtime.budget import Budget
 from hetsim.runtime.checkpointing import Checkpointing
 from hetsim.runtime.experiment import Experiment
 from hetsim.trust.names import argument_names, check_name, check_trusted, examples, required_arguments, resolve
-from hetsim.trust.shipped import choices_with
+from hetsim.trust.shipped import choices, choices_with
 from hetsim.trust.signatures import is_missing, written_arguments
 from hetsim.workloads.partition import Partition
 from hetsim.workloads.task import OptimizerRecipe, Recipe, Workload
@@ -92,6 +92,11 @@ def build_experiment(entries: Mapping[str, Any]) -> tuple[Experiment, Backend]:
     backend = _build("backend", entries["backend"], Backend, trust)
     backend.check(experiment)
     return experiment, backend
+
+
+def shipped_policy(axis: str, choice: str) -> Any:
+    """The policy that a choice of an axis stands for, if no key of it is typed."""
+    return _build(axis, choices(axis)[choice], POLICIES[axis], [])
 
 
 def _check_targets(entries: Mapping[str, Any], trust: list[str]) -> None:

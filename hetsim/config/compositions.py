@@ -191,6 +191,8 @@ class Compositions:
                 chosen.append(word)
             else:
                 values.append(override)
+        if len({parsed(word).key_or_group for word in chosen}) == len(chosen):
+            chosen.sort()  # the order of choices from different groups does not matter
         return split._replace(chosen=tuple(chosen), values=tuple(values))
 
     def _is_choice(self, override: Override) -> bool:

@@ -88,5 +88,5 @@ def test_the_advice_says_what_is_estimated_and_whether_it_matters() -> None:
 
     assert re.search(r"l4 with resnet50 in amp: estimated, ± \d+ % \(leave-one-out over \d+ pairs\)", said)
     assert "a program of your own may take 0.4 to " in said
-    assert "across the error range of l4 (gain " in said
+    assert "across the error range of the L4 (gain " in said
     assert "t4 with resnet50 in amp: measured at 8 batch sizes (sia)" in said

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -369,6 +369,27 @@ class Collectives:
         among = self._step(neighbours)
         return within, num_rings, among
 
+
+def shared_collectives(cluster: Cluster, *, seed: int = 0) -> Collectives:
+    """The collectives among all nodes: one object for clusters with one network that differ only in how fast their nodes compute."""
+    if cluster.num_workers > MAX_SHARED_NODES:
+        return Collectives(cluster, seed=seed)
+    links = [
+        (node.rack, node.host, node.latency_seconds, node.uplink_bytes_per_second, node.downlink_bytes_per_second) for node in cluster.nodes
+    ]
+    others = [(node.half_duplex, id(node.link_slowdown), node.overlap_seconds_per_byte) for node in cluster.nodes]
+    key = (id(cluster.network), bool(cluster.hosts), cluster.network.jitter_seconds and seed, *links, *others)
+    if key not in _shared:
+        if len(_shared) == MAX_SHARED:
+            del _shared[next(iter(_shared))]
+        _shared[key] = Collectives(cluster, seed=seed)
+    return _shared[key]
+
+
+MAX_SHARED, MAX_SHARED_NODES = 256, 256
+"""The maximum number of collectives that are kept, and of their nodes."""
+_shared: dict[Any, Collectives] = {}
+"""By what they depend on. They hold their cluster, so the identities of its parts are not used again."""
 
 Late = Callable[[Collectives, int, CollectiveLateness], None]
 ALGORITHMS: dict[str, tuple[Callable[[Collectives, int], float], Late, Callable[[Collectives], list[Phase]]]] = {

@@ -63,7 +63,7 @@ class RunRecord:
             metrics.restore(activity_of(resumed, experiment.num_workers, experiment.coordination.num_ahead))
             metrics.applied.restore(resumed.progress["applied"])
             self.curve.restore(resumed.progress["curve"], evaluate=leads)
-        bars = progress_bars(experiment, prepared.plan.num_positions) if leads else []
+        bars = progress_bars(experiment, prepared.plan.num_positions) if leads and experiment.watch is None else []
         observers = [metrics, self.curve, *recorders, *bars]  # metrics first, as they refuse a run without numbers
         self.history = History(prepared.start, prepared.stop, observers, keeps=keeps, initial_loss=self.curve.initial_loss)
         if resumed.progress:

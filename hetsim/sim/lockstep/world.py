@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from hetsim import effects as fx
 from hetsim.cluster.compute_times import share_ready
-from hetsim.cluster.network.collectives import Collectives
+from hetsim.cluster.network.collectives import shared_collectives
 from hetsim.coordination.bookkeeping.contributions import SynchronousContributions
 from hetsim.coordination.bookkeeping.timings import UnreportedTimings
 from hetsim.coordination.state import State
@@ -90,7 +90,7 @@ class LockstepWorld:
         self._committed_at = self.clock
         positions = self.record.num_gradients_before
         self._times = VectorizedTimes(experiment.cluster.nodes, seed=experiment.seed, positions=positions)
-        self._collectives = Collectives(experiment.cluster, seed=experiment.seed)
+        self._collectives = shared_collectives(experiment.cluster, seed=experiment.seed)
         self._computes_until: Seconds = np.zeros(num_workers)
         self._computed: NDArray[np.bool_] = np.zeros(num_workers, np.bool_)
         """The ranks that computed the last gradient, and so take the next local step."""
