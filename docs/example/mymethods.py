@@ -1,7 +1,8 @@
-"""A discount, an admission and a coordination outside the package. docs/guide/own-method.md explains them."""
+"""A discount, an allocation, an admission and a coordination outside the package. docs/guide/own-method.md explains them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from hetsim import checks
@@ -12,6 +13,7 @@ from hetsim.coordination.state import State
 from hetsim.coordination.bookkeeping.timings import UnreportedTimings, gather_timings
 from hetsim.effects import AllReduce, Commit, Contribution, Node, Program, Update
 from hetsim.policies.admission import Admission, Decision
+from hetsim.policies.allocation import Allocation, proportional
 from hetsim.policies.weighting import Discount
 from hetsim.vector import zeros_like
 
@@ -28,6 +30,24 @@ class Polynomial(Discount):
     def factor(self, staleness: int) -> float:
         """d(τ)."""
         return float((1 + staleness) ** -self.exponent)
+
+
+@dataclass(frozen=True)
+class BySpeed(Allocation):
+    """b_i in proportion to the speeds of the latest gradients."""
+
+    def initial(self, num_workers: int, batch_size: int, max_samples: Sequence[int] | None = None) -> tuple[int, ...]:
+        """Equal shares, which are the state."""
+        return proportional([1.0] * num_workers, batch_size, max_samples=max_samples)
+
+    def shares(self, state: tuple[int, ...]) -> tuple[int, ...]:
+        """The state."""
+        return state
+
+    def observe(self, state: tuple[int, ...], timings: Sequence[Contribution], epoch: int = 0) -> tuple[int, ...]:
+        """The shares by the measured speeds, if all workers were measured."""
+        speeds = {timing.rank: timing.samples / timing.seconds for timing in timings}
+        return proportional([speeds[rank] for rank in sorted(speeds)], sum(state)) if len(speeds) == len(state) else state
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,6 +29,7 @@ from hetsim.advice.simulations import Simulations, StoredAnswers
 from hetsim.advice.timing import CandidateTimes, Timing, ranking
 from hetsim.advice.training import CandidateTraining
 from hetsim.cluster.fewer import without
+from hetsim.config.typed import command_line
 from hetsim.results.tables.estimates import Estimate, estimate, paired_ratio
 from hetsim.results.writing.describe import formatted
 
@@ -414,10 +414,9 @@ def _row(
         expected = expected.wider(calibrated.spread)
     cost = hourly * expected.mean / 3600 if hourly and expected.mean is not None else None
     words = (*question.words, *candidate.words(rates=rates), "backend=dist")
-    folder = () if question.config_dir is None else ("--config-dir", question.config_dir)
     batch_sizes = tuple(run.numbers.get("batch_sizes", ()))
     in_words = label(candidate, cluster, question.gpus)
-    command = shlex.join(("hetsim", *folder, *words))
+    command = command_line(words, question.config_dir)
     return AdviceRow(candidate, expected, gain, cost, reason(run, even), in_words, words, command, batch_sizes)
 
 

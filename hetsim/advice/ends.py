@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hetsim.advice.candidates import Candidate
@@ -15,6 +15,8 @@ BETTER = 0.99
 """Another choice is better if it takes at most this fraction of the recommendation's time."""
 TIMED_AT_ENDS = 12
 """The number of choices that are timed again at each end: the fastest on each set of nodes."""
+MOST_PHRASES = 2
+"""The number of GPUs that the first sentence names."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,8 @@ def at_ends(timing: Timing, even: Candidate, recommended: Candidate, timed: Sequ
     cluster, names = timing.question.experiment.cluster, timing.question.gpus
     alike = [candidate for candidate in timed if candidate.synchronous or not recommended.synchronous]
     pool = dict.fromkeys([even, recommended, *_choices(recommended, alike, unsure, cluster)])
-    gains, unless, remarks = [], [], []
+    gains, remarks = list[float](), list[str]()
+    unless: dict[Unsure, list[str]] = {}
     for gpus in unsure:
         for factor, way in ((1 + gpus.error, "slower"), (1 / (1 + gpus.error), "faster")):
             retimed = ranking(timing.times(pool, slower=[(rank, factor) for rank in gpus.ranks]))
@@ -75,9 +78,8 @@ def at_ends(timing: Timing, even: Candidate, recommended: Candidate, timed: Sequ
             gains.append(seconds[even] / seconds[recommended])
             best = retimed[0].candidate
             if seconds[best] < BETTER * seconds[recommended]:
-                one = len(gpus.ranks) == 1
-                unless.append(f"{gpus.phrase} {'is' if one else 'are'} {way} than estimated")
-                take = f"{'takes' if one else 'take'} {factor:.3g} times as long"
+                unless.setdefault(gpus, []).append(way)
+                take = f"{'takes' if len(gpus.ranks) == 1 else 'take'} {factor:.3g} times as long"
                 gain = f"{seconds[even] / seconds[best]:.3g} times as fast as plain DDP"
                 remarks.append(f"if {gpus.phrase} {take}, {label(best, cluster, names)} is better: {gain}")
     if not gains or timing.processes.progress.reason is not None:
@@ -85,7 +87,15 @@ def at_ends(timing: Timing, even: Candidate, recommended: Candidate, timed: Sequ
     of = listed_in_words([gpus.phrase for gpus in unsure])
     change = "changes" if remarks else "stays best"
     first = f"the recommendation {change} across the error range of {of} (gain {min(gains):.3g} to {max(gains):.3g} times)"
-    return Ends(f"unless {' or '.join(unless)}" if unless else "", (first, *remarks))
+    return Ends(_unless(unless), (first, *remarks))
+
+
+def _unless(ways: Mapping[Unsure, Sequence[str]]) -> str:
+    """The GPUs that would change the recommendation, and whether they would be slower or faster."""
+    phrases = [f"{gpus.phrase} {'is' if len(gpus.ranks) == 1 else 'are'} {' or '.join(how)} than estimated" for gpus, how in ways.items()]
+    if len(phrases) > MOST_PHRASES:
+        return "unless some of these GPUs are slower or faster than estimated"
+    return f"unless {' or '.join(phrases)}" if phrases else ""
 
 
 def _choices(recommended: Candidate, timed: Sequence[Candidate], unsure: Sequence[Unsure], cluster: Cluster) -> Iterator[Candidate]:

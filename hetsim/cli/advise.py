@@ -8,11 +8,12 @@ from hetsim.advice.advice import advised
 from hetsim.advice.answer import answer
 from hetsim.advice.options import answer as answer_options
 from hetsim.advice.options import compared, questions_about
-from hetsim.advice.question import asked
+from hetsim.advice.question import EXAMPLE, asked
 from hetsim.advice.simulations import num_processes
 from hetsim.answers.files import AnswerFiles
 from hetsim.answers.text import as_json, terminal
 from hetsim.cli.command import ENGINE, Parser, command, minutes, typed
+from hetsim.cli.completion import COMMANDS
 from hetsim.config.errors import USERS, sentence
 from hetsim.runtime.output import outlive_readers
 
@@ -22,6 +23,25 @@ target_loss=0.1 sets the goal; the default is 1.25 times the test error that pla
 seeds. timing ranks by time alone, as does workload=phantom, which trains nothing. method=ssgd,dbs_sgd tries only these methods. GPUs of the
 catalogue need no config: hetsim-advise '2*a100-40gb + 4*t4' model=resnet50 batch_size=384 network='1 Gbit/s'. --or rtx4090
 compares with other machines, and prices='t4: 0.35, a100-40gb: 1.1' (or a file) says what each costs."""
+
+EXAMPLES = (
+    ("GPUs of the catalogue, by name:", f"hetsim-advise {EXAMPLE}"),
+    ("Other machines instead:", f"hetsim-advise {EXAMPLE} --or 8*l4"),
+    ("A cluster that you describe in a file:", "hetsim-advise cluster=mixed4 timing"),
+)
+
+
+def introduction() -> str:
+    """What the command does, three examples, and all other commands."""
+    width = max(map(len, COMMANDS))
+    return "\n".join(
+        [
+            "hetsim-advise recommends the data-parallel method, the batch split and the machines that train fastest.",
+            *(f"{what}\n    {line}" for what, line in EXAMPLES),
+            "All arguments: hetsim-advise --help. The other commands:",
+            *(f"    {name:<{width}}  {each.about}" for name, each in COMMANDS.items() if name != "hetsim-advise"),
+        ]
+    )
 
 
 def main() -> None:
@@ -43,6 +63,9 @@ def main() -> None:
     parser.add_argument("--minutes", type=minutes, metavar="M", help="stop after M minutes, or at SIGTERM, and report the best so far")
     parser.add_argument("--config-dir", metavar="DIR", help="a folder of your own configs")
     arguments = parser.parse_intermixed_args()
+    if not (arguments.words or arguments.alternatives):
+        print(introduction())
+        return
     files = AnswerFiles(writer=parser.prog, picture=arguments.picture, html=arguments.html)
     with command(parser.prog, USERS, sentence) as tell:
         processes = num_processes(arguments.processes, arguments.engine)

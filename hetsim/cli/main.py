@@ -14,7 +14,7 @@ from hetsim.checks import one_line
 from hetsim.cli.command import command
 from hetsim.cli.ending import LAUNCHED, raise_at_signals, said
 from hetsim.cli.ending import status as ended
-from hetsim.config.arguments import asks_to_show, completion, idle_word, read_arguments, show, verbose
+from hetsim.config.arguments import asks_to_show, defaults, idle_word, read_arguments, show, verbose
 from hetsim.config.errors import USERS, report, show_traceback, tell_stopped
 from hetsim.distributed.environment import GOES_ON, WATCH, is_launched
 from hetsim.distributed.launch.failure_report import leave_reason
@@ -36,6 +36,8 @@ def main() -> None:
         print(f"hetsim {__version__}")
         sys.exit(0)
     if sys.argv[1:2] == ["completion"]:
+        from hetsim.cli.completion import completion
+
         with command("hetsim"):
             print(completion(sys.argv[2:]), end="")
         sys.exit(0)
@@ -59,6 +61,8 @@ def main() -> None:
             else:
                 from hetsim.sweeps.single import run_single
 
+                if len(sys.argv) == 1:
+                    print(f"hetsim: nothing is typed, so this is {defaults()}: 'hetsim --help' lists what to type", file=sys.stderr)
                 outcome = run_single(words, config_dir=typed.config_dir, name=typed.config_name, verbose=verbose(words))
                 status = 0 if outcome.failure is None else 1
         if status == 0 and not is_launched() and (word := idle_word(words, multirun=typed.multirun)):

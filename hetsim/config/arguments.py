@@ -1,7 +1,4 @@
-"""The arguments of the command `hetsim`, which are Hydra's, the texts that `--help`, `--cfg` and others print, and completion.
-
-`hetsim completion bash` and `hetsim completion zsh` print a script that completes config arguments without running Python.
-"""
+"""The arguments of the command `hetsim`, which are Hydra's, and the texts that `--help`, `--cfg` and others print."""
 
 from __future__ import annotations
 
@@ -21,7 +18,6 @@ from hetsim.checks import printable
 from hetsim.config.compositions import Compositions, hydra_version, without_hydra, written_out
 from hetsim.config.sources import NAME
 from hetsim.config.typed import words_and_choices
-from hetsim.files.config_file import flattened
 from hetsim.trust.shipped import configs, names
 
 WITH_VALUE = (
@@ -104,6 +100,13 @@ def idle_word(words: Sequence[str], *, multirun: bool) -> str | None:
     return next((word for word in words if idle.fullmatch(word)), None)
 
 
+def defaults() -> str:
+    """The choices of a run without arguments, such as `method=dbs_sgd cluster=mixed4`."""
+    entries: Mapping[str, Any] = OmegaConf.to_container(OmegaConf.load(configs() / "config.yaml"))  # type: ignore[assignment]
+    chosen = {group: name for entry in entries["defaults"] if isinstance(entry, Mapping) for group, name in entry.items()}
+    return " ".join(f"{group}={chosen[group]}" for group in ("method", "cluster", "workload", "backend"))
+
+
 def verbose(words: Sequence[str]) -> bool:
     """Whether errors are printed with tracebacks."""
     return any(word.lower() == "hydra.verbose=true" for word in words)
@@ -148,43 +151,3 @@ def _show(arguments: argparse.Namespace, choices: Compositions) -> None:
 def _group_line(group: str) -> str:
     text = f"{ABOUT[group]}: {' | '.join(names(group))}"
     return textwrap.fill(text, WIDTH, initial_indent=f"{group:<{INDENT}}", subsequent_indent=" " * INDENT)
-
-
-# Completion
-
-COMMANDS = "hetsim hetsim-advise hetsim-calibrate hetsim-launch hetsim-search"
-"""The commands with config arguments."""
-BASH = """_hetsim() {
-    local line=${COMP_LINE:0:COMP_POINT}
-    local word=${line##* }
-    local before=""
-    if [[ $COMP_WORDBREAKS == *=* && $word == *=* ]]; then
-        before=${word%%=*}=  # bash replaces what follows the sign
-    fi
-    local found=($(compgen -W "WORDS" -- "$word"))
-    COMPREPLY=("${found[@]#"$before"}")
-    if [[ ${#COMPREPLY[@]} == 1 && $COMPREPLY == *= ]]; then
-        compopt -o nospace 2> /dev/null
-    fi
-}
-complete -o default -F _hetsim COMMANDS
-"""
-ZSH = "autoload -Uz bashcompinit && bashcompinit\n" + BASH
-SHELLS = {"bash": BASH, "zsh": ZSH}
-
-
-def completion(arguments: Sequence[str]) -> str:
-    """The script for a shell. Raises ValueError for another shell."""
-    if len(arguments) != 1 or arguments[0] not in SHELLS:
-        raise ValueError("hetsim completion is for bash and zsh: type hetsim completion bash")
-    return SHELLS[arguments[0]].replace("WORDS", " ".join(completed_words())).replace("COMMANDS", COMMANDS)
-
-
-def completed_words() -> list[str]:
-    """`group=choice` for every shipped choice, and `key=` for every other key of the config."""
-    folders = sorted(path for path in configs().iterdir() if path.is_dir())
-    choices = [f"{folder.name}={path.stem}" for folder in folders for path in sorted(folder.glob("*.yaml"))]
-    config: Mapping[str, Any] = OmegaConf.to_container(OmegaConf.load(configs() / "config.yaml"))  # type: ignore[assignment]
-    groups = {folder.name for folder in folders}
-    keys = flattened({key: value for key, value in config.items() if key not in {"defaults", "hydra", *groups}})
-    return [*choices, *(f"{key}=" for key, _ in keys)]

@@ -6,6 +6,7 @@ So neither the written config nor the identity contains a text that stands for o
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -34,6 +35,7 @@ def resolved(entries: Mapping[str, Any]) -> dict[str, Any]:
     with contextlib.suppress(ValueError):
         entries = convert_to_si(entries)
     with contextlib.suppress(ValueError):
+        _warn_of_other_model(entries)
         entries = with_names(entries)
     entries = with_model(entries)
     backend, cluster = entries.get("backend"), entries.get("cluster")
@@ -311,6 +313,18 @@ def with_names(entries: Mapping[str, Any]) -> dict[str, Any]:
     machines = [_described(machine, named) for machine in cluster["machines"]]
     cluster = {key: value for key, value in cluster.items() if key != CATALOGUE} | {"machines": machines}
     return {**entries, "cluster": cluster, "workload": _sized(entries.get("workload"), cluster, named.model)}
+
+
+def _warn_of_other_model(entries: Mapping[str, Any]) -> None:
+    """Warn if the times of named GPUs are of another model than the one that the run trains."""
+    named, workload = named_gpus(entries.get("cluster")), entries.get("workload")
+    if named is not None and isinstance(workload, Mapping) and not _is_phantom(workload):
+        model, trained = named.model.name, choice("workload", workload)
+        warnings.warn(
+            f"the times of the named GPUs are those of {model}, not of workload={trained}: workload=phantom stands for {model}, and "
+            "hetsim-calibrate measures this workload",
+            stacklevel=2,
+        )
 
 
 def _sized(workload: Any, cluster: Mapping[str, Any], model: Model) -> Any:

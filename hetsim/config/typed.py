@@ -29,6 +29,11 @@ def as_typed(value: Any) -> str:
     return str(Override._get_value_element_as_str(_quoted(value)))
 
 
+def command_line(words: Sequence[str], config_dir: str | None) -> str:
+    """The command that runs these arguments, for a shell."""
+    return shlex.join(["hetsim", *([] if config_dir is None else ["--config-dir", config_dir]), *words])
+
+
 def words_for(keys: Mapping[str, Any]) -> list[str]:
     """The arguments that give each key its value. A mapping gives values to the keys below its key."""
     return [word for key, value in keys.items() for word in _words(key, value, "++" if isinstance(value, Mapping) else "")]

@@ -106,6 +106,11 @@ class Experiment:
         checks.flag("stop_when_diverged", self.stop_when_diverged)
         self._check_data()
         allocation = self.coordination.allocation
+        if allocation.has("observe_profile") and not (allocation.has("observe") or allocation.repetitions):
+            raise ValueError(
+                f"{type(allocation).__name__}.observe_profile would never be called, because allocation.repetitions=0: raise it, or write "
+                "observe, which is called during the run"
+            )
         if allocation.leaves_out and not self.coordination.may_leave_out:
             raise ValueError(
                 f"allocation is {type(allocation).__name__}, which may leave out workers, and {type(self.coordination).__name__} needs a "

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import shlex
 
 from hetsim.answers.answer import Answer, Sheet
+from hetsim.config.typed import command_line
 from hetsim.results.writing.describe import formatted
 from hetsim.searches.search import Search
 from hetsim.sweeps.space import chosen_words
@@ -32,5 +32,5 @@ def _sentences(search: Search) -> list[str]:
     return [
         f"best {question.objective}: {formatted(best.value)}{mean} ({counts})",
         f"  {' '.join(chosen_words(search.values(best)))}",
-        f"  run it: hetsim {shlex.join(search.words(best))}",
+        f"  run it: {command_line(search.words(best), question.config_dir)}",
     ]

@@ -72,4 +72,5 @@ def test_an_advice_about_named_gpus_keeps_to_what_is_known(number: int) -> None:
     assert question.named is not None
     assert all(str(times) in said for times in question.named.times.values())
     assert f"batches of {question.experiment.batch_size}" in said
-    assert again[1].recommended.seconds.mean == pytest.approx(recommended.seconds.mean, rel=0.01)
+    one_sample = 1 / min(filter(None, recommended.batch_sizes))  # equal shares give the samples that are left over to the first nodes
+    assert again[1].recommended.seconds.mean == pytest.approx(recommended.seconds.mean, rel=0.01 + one_sample)

@@ -141,13 +141,19 @@ class Allocation(ABC):
         return state
 
     def asks(self, state: Any, epoch: int) -> bool:
-        """Whether `observe` needs timings at the end of this step. Without a server, timings cost a `Gather`.
+        """Whether `observe` needs timings at the end of this step: at every step, if the class has an `observe` of its own.
+
+        Without a server, timings cost a `Gather`.
 
         Args:
             state: the state of this rule.
             epoch: whole passes over the data before this step.
         """
-        return False
+        return self.has("observe")
+
+    def has(self, name: str) -> bool:
+        """Whether the class has a method of this name of its own."""
+        return getattr(type(self), name) is not getattr(Allocation, name)
 
     def observe(self, state: Any, timings: Sequence[Contribution], epoch: int = 0) -> Any:
         """The state after gradients were applied or dropped.
