@@ -217,6 +217,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "api/": ("api", "answers", "reports", "straggling", "advice", "searches", "sweeps", "config", *EXPERIMENTS),
     "cli/": (
         "cli.command",
+        "cli.completion",
         "cli.ending",
         "answers",
         "reports",

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
-
-from omegaconf import OmegaConf
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from hetsim.catalogue.tables import shipped_catalogue
-from hetsim.files.config_file import flattened
-from hetsim.trust.shipped import configs, names
+from hetsim.config.arguments import config_words
+from hetsim.trust.shipped import names
 
 
 class Command(NamedTuple):
@@ -101,13 +99,3 @@ def _words(command: Command) -> list[str]:
         else:
             words += [kind + name for name in shipped_catalogue().models]
     return words + command.options.split()
-
-
-def config_words() -> list[str]:
-    """`group=choice` for every shipped choice, and `key=` for every other key of the config."""
-    folders = sorted(path for path in configs().iterdir() if path.is_dir())
-    choices = [f"{folder.name}={path.stem}" for folder in folders for path in sorted(folder.glob("*.yaml"))]
-    config: Mapping[str, Any] = OmegaConf.to_container(OmegaConf.load(configs() / "config.yaml"))  # type: ignore[assignment]
-    groups = {folder.name for folder in folders}
-    keys = flattened({key: value for key, value in config.items() if key not in {"defaults", "hydra", *groups}})
-    return [*choices, *(f"{key}=" for key, _ in keys)]

@@ -18,6 +18,7 @@ from hetsim.checks import printable
 from hetsim.config.compositions import Compositions, hydra_version, without_hydra, written_out
 from hetsim.config.sources import NAME
 from hetsim.config.typed import words_and_choices
+from hetsim.files.config_file import flattened
 from hetsim.trust.shipped import configs, names
 
 WITH_VALUE = (
@@ -102,9 +103,23 @@ def idle_word(words: Sequence[str], *, multirun: bool) -> str | None:
 
 def defaults() -> str:
     """The choices of a run without arguments, such as `method=dbs_sgd cluster=mixed4`."""
-    entries: Mapping[str, Any] = OmegaConf.to_container(OmegaConf.load(configs() / "config.yaml"))  # type: ignore[assignment]
-    chosen = {group: name for entry in entries["defaults"] if isinstance(entry, Mapping) for group, name in entry.items()}
+    chosen = {group: name for entry in _shipped_config()["defaults"] if isinstance(entry, Mapping) for group, name in entry.items()}
     return " ".join(f"{group}={chosen[group]}" for group in ("method", "cluster", "workload", "backend"))
+
+
+def config_words() -> list[str]:
+    """`group=choice` for every shipped choice, and `key=` for every other key of the config."""
+    folders = sorted(path for path in configs().iterdir() if path.is_dir())
+    choices = [f"{folder.name}={path.stem}" for folder in folders for path in sorted(folder.glob("*.yaml"))]
+    config = _shipped_config()
+    groups = {folder.name for folder in folders}
+    keys = flattened({key: value for key, value in config.items() if key not in {"defaults", "hydra", *groups}})
+    return [*choices, *(f"{key}=" for key, _ in keys)]
+
+
+def _shipped_config() -> Mapping[str, Any]:
+    config: Mapping[str, Any] = OmegaConf.to_container(OmegaConf.load(configs() / "config.yaml"))  # type: ignore[assignment]
+    return config
 
 
 def verbose(words: Sequence[str]) -> bool:
