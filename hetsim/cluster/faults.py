@@ -21,6 +21,18 @@ class Outages:
 
 
 @dataclass(frozen=True, kw_only=True)
+class WeightCheckpoints:
+    """How often the training saves its weights, and the times of saving and of a restart, when no node has the weights any more."""
+
+    every: float
+    """Seconds from the end of a checkpoint, or from a restart, to the next checkpoint. It begins at the first version after them."""
+    seconds: float = 0.0
+    """The seconds of a checkpoint. All workers wait for its end."""
+    restart_seconds: float = 0.0
+    """The seconds from the last node's return to the restart from the checkpoint, in addition to a regroup."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Faults:
     """When nodes are absent, how long detection takes, and how long a regroup takes."""
 
@@ -31,6 +43,9 @@ class Faults:
     """The seconds without a sign of life after which a node counts as lost."""
     pauses: Mapping[int, tuple[tuple[float, float], ...]] = field(default_factory=dict)
     """Short stops (from, until) of each node in seconds, in order. During a stop, the node computes nothing, but does not count as lost."""
+
+    checkpoint: WeightCheckpoints | None = None
+    """None: a restart begins at the first version."""
 
     def detection_of(self, rank: int, start: float) -> float:
         """The seconds from the start of an outage until the other ranks detect it."""

@@ -98,7 +98,7 @@ KINDS: dict[re.Pattern[str], QuantityKind] = {
             RATE,
         ),
         ("seconds_per_byte", SECONDS_PER_BYTE),
-        (r"seconds|seconds_[a-z_]+|loading|schedule\.\d+\.(?:join|crash|repair|leave|stop|continue)", SECONDS),
+        (r"seconds|seconds_[a-z_]+|loading|faults\.checkpoint\.every|schedule\.\d+\.(?:join|crash|repair|leave|stop|continue)", SECONDS),
         ("bytes", BYTES),
         (r"num_[a-z_]+|batch_size|max_samples|micro_batch|updates|every_updates|count|cluster\.model\.parameters", COUNT),
     )

@@ -131,10 +131,11 @@ class PendingCollectives:
         num_processes: int,
         seconds: float,
         answer: Callable[[], fx.Regrouped],
+        then: Callable[[], None],
     ) -> Any:
-        """Takes this number of seconds after the last entry."""
+        """Takes this number of seconds after the last entry, and then calls `then`."""
         if self._enter(process, fx.Regroup, None, callback, num_processes):
-            self._complete(fx.Regroup, lambda _: seconds, answer(), REGROUP, 0)
+            self._completion(fx.Regroup, lambda _: seconds, answer(), REGROUP, 0, then)()
         return SUSPENDED
 
     def join(self, members: set[int]) -> None:

@@ -21,6 +21,7 @@ from hetsim.sim.clock import Callback, VirtualClock
 from hetsim.sim.collective_ops import PendingCollectives
 from hetsim.sim.messages import Messaging
 from hetsim.sim.rank_process import ACTIVE, LOST, MEMBERSHIP_CHANGED, OUTDATED, RankProcess
+from hetsim.sim.weight_checkpoints import SavedVersion, WeightStorage
 from hetsim.vector import nbytes
 
 MAX_CRASHES = 1000
@@ -39,6 +40,9 @@ class MembershipWorld(Protocol):
     @property
     def last(self) -> State:
         """The state of the last commit."""
+
+    def restore(self, version: SavedVersion) -> None:
+        """Continue from this version as the last commit."""
 
     def spawn(self, rank: int) -> RankProcess:
         """A new process that joins the run at the last commit."""
@@ -95,10 +99,12 @@ class Membership:
         processes = self.world.processes
         return processes[self.leader].done and (bool(self.faults.nodes) or all(process.done for process in processes))
 
-    def begin(self) -> None:
-        """Schedule the first crashes and joins, at 0 seconds."""
-        world = self.world
-        world.collectives.join(set(range(self.num_workers)) - self.absent)
+    def begin(self, first: SavedVersion) -> None:
+        """Schedule the first crashes and joins, at 0 seconds. Ranks that are present have the weights of the first version."""
+        world, present = self.world, set(range(self.num_workers)) - self.absent
+        world.collectives.join(present)
+        self.storage = WeightStorage(self.faults.checkpoint, first, world.env.now)
+        self.storage.hold({self.leader} if self.coordination.needs_server else present, world.env.now)
         for rank in self._next_outage:
             start, until = self._next_outage[rank]
             if rank in self.absent:
@@ -160,14 +166,21 @@ class Membership:
         """Takes `regroup_seconds` from the last entry on and, if a node joins, the time of sending the weights to it."""
         present = self._present_processes()
         min_processes = 1 + self.coordination.needs_server  # a server on its own waits for the first worker
-        seconds = self.faults.regroup_seconds + max([self._transfer_seconds(rank) for rank in self._joining], default=0.0)
+        transfer = 0.0 if self.storage.lost else max([self._transfer_seconds(rank) for rank in self._joining], default=0.0)
+        seconds = self.faults.regroup_seconds + transfer + self.storage.restart_seconds
         return self.world.collectives.regroup(
             process,
             callback,
             num_processes=max(min_processes, len(present)),
             seconds=seconds,
             answer=self._finish_regroup,
+            then=lambda: self._hold_weights(present),
         )
+
+    def _hold_weights(self, present: Sequence[RankProcess]) -> None:
+        """After a regroup, its members have the weights."""
+        if not self.coordination.needs_server:
+            self.storage.hold([process.rank for process in present], self.world.env.now)
 
     def _present_processes(self) -> list[RankProcess]:
         return [process for process in self.world.processes if process.status != LOST and not process.done]
@@ -176,6 +189,8 @@ class Membership:
         """Restart all current processes from the last commit."""
         world, present = self.world, self._present_processes()
         members = {process.rank for process in present if process.rank < self.num_workers}
+        if self.storage.lost:
+            world.restore(self.storage.restore(world.last, world.env.now))
         world.collectives.join(members)
         if not self.coordination.needs_server and self.leader not in members - self._joining:
             self.leader = min(members - self._joining or members)
@@ -217,6 +232,7 @@ class Membership:
         self._under_way[rank].clear()
         world.messaging.lose(rank)
         world.collectives.leave(rank)
+        self.storage.lose(rank)
         world.env.after(self.faults.detection_of(rank, since), self._report_loss, process)
         self._schedule_return(rank, until)
 

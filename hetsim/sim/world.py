@@ -32,7 +32,8 @@ from hetsim.sim.gradient_sums import GradientSums, Mark
 from hetsim.sim.membership import Membership
 from hetsim.sim.messages import Messaging
 from hetsim.sim.profiling import run_profiling
-from hetsim.sim.rank_process import LOST, PendingAnswer, RankProcess
+from hetsim.sim.rank_process import LOST, OUTDATED, PendingAnswer, RankProcess
+from hetsim.sim.weight_checkpoints import SavedVersion
 from hetsim.vector import Phantom, Vector
 from hetsim.workloads.task import Optimizer, Task
 
@@ -85,6 +86,7 @@ class EventWorld:
         self._times = [self.prepared.step_times(rank, num_gradients=count) for rank, count in positions]
         self._service = {state.rank: self.prepared.service_times(state) for state in states[num_workers:]}
         self._num_workers = num_workers
+        self._without_storage = experiment.cluster.faults.checkpoint is None or coordination.needs_server
         self._may_crash = self.membership.faults.nodes
         self._record_gradient = interval_recorder(observers, GRADIENT) or ignore
         self._record_update = interval_recorder(observers, UPDATE) or ignore
@@ -124,7 +126,7 @@ class EventWorld:
             return self._run()
 
     def _run(self) -> Checkpoint | None:
-        self.membership.begin()
+        self.membership.begin(self._saved_version())
         seconds = self.prepared.checkpoint.seconds
         for process in [process for process in self.processes if not process.lost]:
             if process.rank < len(seconds) and seconds[process.rank] > self.env.now:
@@ -144,7 +146,7 @@ class EventWorld:
     @property
     def outcome(self) -> RunOutcome:
         """The outcome of the finished run."""
-        return self.record.outcome(self.membership.absent_at_end)
+        return self.record.outcome(self.membership.absent_at_end, num_restarts=self.membership.storage.num_restarts)
 
     def spawn(self, rank: int) -> RankProcess:
         """A new process that joins the run at the last commit."""
@@ -155,6 +157,15 @@ class EventWorld:
     def restart(self, process: RankProcess) -> None:
         """Restart the state of a process from the last commit. Positions of its streams are kept."""
         self._restart(process.state)
+
+    def restore(self, version: SavedVersion) -> None:
+        """Continue from this version as the last commit. What was recorded of later versions no longer counts, but the work does."""
+        self.history.last, self._optimizer_at_commit, progress = version
+        self.record.roll_back(progress)
+
+    def _saved_version(self) -> SavedVersion:
+        """The last commit, as a checkpoint of the training contains it."""
+        return SavedVersion(self.history.last, self._optimizer_at_commit, self.record.progress())
 
     def _profile(self) -> Profile:
         return run_profiling(self.experiment)
@@ -268,7 +279,34 @@ class EventWorld:
         return effect.pending.answer is not SUSPENDED
 
     def commit(self, process: RankProcess, effect: fx.Commit, callback: Callback) -> Any:
-        """Takes no time. The leader decides whether to continue. If seconds are limited, the other ranks wait for its decision."""
+        """Takes no time, unless this version is saved: then the ranks continue when it is."""
+        if self._without_storage or process.status == OUTDATED:
+            return self._decide(process, effect, callback)
+        env = self.env
+        seconds = self.membership.storage.pause(effect.version, env.now)
+        if seconds is None:
+            return self._decide(process, effect, callback)
+
+        def resume(going: bool) -> None:
+            if process.waits_for is effect:  # and not of an earlier generation
+                callback(going)
+
+        def wait(going: bool) -> Any:
+            return env.after(seconds, resume, going) if going else resume(going)
+
+        going = self._decide(process, effect, wait)
+        if process.rank == self.membership.leader:
+            env.after(seconds, self._save_weights, (process, self._saved_version()))
+        return going if going is SUSPENDED or not going else wait(going)
+
+    def _save_weights(self, saved: tuple[RankProcess, SavedVersion]) -> None:
+        """The leader has written a checkpoint, unless it has crashed."""
+        leader, version = saved
+        if leader.status != LOST:
+            self.membership.storage.newest = version
+
+    def _decide(self, process: RankProcess, effect: fx.Commit, callback: Callback) -> Any:
+        """The leader decides whether to continue. If seconds are limited, the other ranks wait for its decision."""
         state: State = effect.state
         process.state.set_commit(effect.version, state.num_samples // self._samples_per_epoch)
         self._committed_at[process.rank] = self.env.now

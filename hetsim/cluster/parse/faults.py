@@ -10,7 +10,7 @@ from typing import Any
 
 from hetsim import checks
 from hetsim.cluster.distributions import Distribution, parse_distribution
-from hetsim.cluster.faults import Faults, Outages
+from hetsim.cluster.faults import Faults, Outages, WeightCheckpoints
 from hetsim.cluster.model import NodeSpec
 from hetsim.cluster.parse import values
 from hetsim.cluster.parse.availability import read_absences
@@ -23,7 +23,8 @@ def parse_faults(config: Any, num_nodes: int) -> Faults:
     key = "cluster.faults"
     if config is None:
         return Faults()
-    entry = checks.mapping(key, config, optional=("detection_seconds", "regroup_seconds", "schedule", "lost_after_seconds", "file"))
+    optional = ("detection_seconds", "regroup_seconds", "schedule", "lost_after_seconds", "file", "checkpoint")
+    entry = checks.mapping(key, config, optional=optional)
     seconds = entry.get("lost_after_seconds")
     lost_after = Faults.lost_after_seconds if seconds is None else checks.seconds(f"{key}.lost_after_seconds", seconds)
     stops: dict[int, list[tuple[float, float]]] = {}
@@ -67,7 +68,16 @@ def parse_faults(config: Any, num_nodes: int) -> Faults:
         nodes=nodes,
         lost_after_seconds=lost_after,
         pauses={rank: times for rank, times in pauses.items() if times},
+        checkpoint=_parse_checkpoint(f"{key}.checkpoint", entry.get("checkpoint")),
     )
+
+
+def _parse_checkpoint(key: str, config: Any) -> WeightCheckpoints | None:
+    if config is None:
+        return None
+    entry = checks.mapping(key, config, required=("every",), optional=("seconds", "restart_seconds"))
+    every = checks.seconds(f"{key}.every", entry["every"], zero=False)
+    return WeightCheckpoints(every=every, **{name: values.number(key, entry, name) for name in ("seconds", "restart_seconds")})
 
 
 def add_pauses(node: NodeSpec, pauses: Sequence[tuple[float, float]]) -> NodeSpec:

@@ -30,6 +30,7 @@ def remarks(outcome: RunOutcome) -> list[str]:
         _server_without_effect(outcome),
         _keys_without_effect(outcome),
         _late_faults(outcome),
+        _unsaved_weights(outcome),
         _unused_workers(outcome),
         _closed_pools(outcome),
     )
@@ -155,6 +156,24 @@ def _late_faults(outcome: RunOutcome) -> str | None:
     return (
         f"the first fault of node {rank}{others} is at {seconds:.10g} s, after the run's end at {end:.4g} s, so it did not happen: "
         "cluster.faults counts seconds from the beginning of the run"
+    )
+
+
+def _unsaved_weights(outcome: RunOutcome) -> str | None:
+    """A remark on a training that loses its weights, or may lose them, and saves none."""
+    experiment, count = outcome.experiment, outcome.num_restarts
+    faults = experiment.cluster.faults
+    if experiment.coordination.needs_server or faults.checkpoint is not None:
+        return None
+    drawn = all(rank in faults.nodes and faults.nodes[rank].seconds_to_crash for rank in range(experiment.num_workers))
+    if not count and not drawn:
+        return None
+    often = "once" if count == 1 else f"{count} times"
+    happened = (
+        f"all nodes were absent at once, {often}, and the training began again at its first version" if count else "all nodes may crash"
+    )
+    return (
+        f"{happened}, because nothing saves the weights: type +cluster.faults.checkpoint.every=30min, and its seconds and restart_seconds"
     )
 
 

@@ -95,6 +95,7 @@ def summary_of(
         "wall_seconds": wall_seconds,
         "devices": list(devices),
         "emulation": None if emulation is None else dict(emulation),
+        **({"num_restarts": outcome.num_restarts} if outcome.num_restarts else {}),
         **_calibration(outcome),
         "warnings": [*warnings, *remarks(outcome)],
     }

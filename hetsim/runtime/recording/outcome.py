@@ -64,6 +64,8 @@ class RunOutcome:
     """The seconds of measuring the workers before the run."""
     pools: Sequence[PoolUse] | None = None
     """The pools by rank if data belong to workers; else None."""
+    num_restarts: int = 0
+    """The number of times that no node had the weights any more."""
 
     @property
     def weights(self) -> Vector:

@@ -99,12 +99,18 @@ class RunRecord:
         self._restore_history(progress)
         self.num_gradients_before, self._counted_before = num_gradients, self.metrics.applied.num_gradients
 
+    def roll_back(self, progress: Mapping[str, Any]) -> None:
+        """Continue from an earlier progress of this run. The activity of the workers stays."""
+        self.metrics.applied.restore(progress["applied"])
+        self.curve.restore(progress["curve"], evaluate=False)
+        self._restore_history(progress)
+
     def _restore_history(self, progress: Mapping[str, Any]) -> None:
         self.profile_seconds = progress.get("profile_seconds", self.profile_seconds)
         self.history.divergence.restore(progress["divergence"])
         self.history.start = self.history.start.evolve(num_samples=progress["first_sample"])
 
-    def outcome(self, absent: Collection[int] = ()) -> RunOutcome:
+    def outcome(self, absent: Collection[int] = (), *, num_restarts: int = 0) -> RunOutcome:
         """The outcome of the finished run. `absent` workers were absent at its end."""
         history = self.history
         return RunOutcome(
@@ -112,7 +118,7 @@ class RunRecord:
             applied=self.metrics.applied, activity=self.metrics.activity,
             points=self.curve.points, curve=self.curve, divergence=history.divergence,
             num_epochs=history.last.num_samples / history.samples_per_epoch, profile_seconds=self.profile_seconds,
-            pools=PoolUse.of_run(self.curve.task.pools, history.last, absent),
+            pools=PoolUse.of_run(self.curve.task.pools, history.last, absent), num_restarts=num_restarts,
         )  # fmt: skip
 
 

@@ -99,10 +99,11 @@ class LockstepWorld:
 
     @staticmethod
     def suits(experiment: Experiment, task: Task) -> bool:
-        """Whether it can run this experiment: all ranks do the same on phantoms, and nodes are never absent and share no cores."""
+        """Whether it can run this experiment: all ranks do the same on phantoms. Nodes are never absent, save nothing, share no cores."""
         cluster = experiment.cluster
         same = vars(type(experiment.coordination)).get("same_on_every_rank", False)
-        return bool(same) and not (cluster.faults.nodes or cluster.shares_cores) and isinstance(task.initial(), Phantom)
+        differ = cluster.faults.nodes or cluster.faults.checkpoint or cluster.shares_cores
+        return bool(same) and not differ and isinstance(task.initial(), Phantom)
 
     @property
     def outcome(self) -> RunOutcome:
