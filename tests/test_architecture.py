@@ -292,6 +292,7 @@ CROWDED = {
     "hetsim.coordination": 20,  # the path of a coordination is the `_target_` of its method
     "hetsim.cli": 17,
     "hetsim.ddp": 26,
+    "hetsim.sim": 16,
 }
 """The folders with more than `MOST_FILES` files."""
 BOUNDS = {
