@@ -14,7 +14,7 @@ import pytest
 from hetsim.errors import RunFailed
 from hetsim.pool.engines import opened_pool
 from hetsim.pool.pool import NodeLost, Pool, PoolEnded
-from hetsim.pool.process import Answer, Reply
+from hetsim.pool.process import STOPS, Answer, Process, Reply
 
 HERE = "test_pool:answering"
 
@@ -77,6 +77,28 @@ def test_a_map_draws_an_item_when_a_process_is_idle(pool: Pool) -> None:
         assert len(drawn) <= len(results) + pool.size
     assert sorted(results) == list(range(8))
     assert len(set(results.values())) <= 2
+
+
+@pytest.mark.parametrize("number", STOPS)
+def test_a_signal_to_a_process_is_left_to_its_user(pool: Pool, number: int) -> None:
+    """A batch system that ends a job signals all its processes. The user's sentence says so, and not that a process was killed."""
+    pids = [pool.ask({"kind": "pid"}) for _ in range(2)]
+    for pid in pids:
+        os.kill(pid, number)
+
+    assert [pool.ask({"kind": "pid"}) for _ in range(2)] == pids
+    pool.close()
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+def test_a_starting_process_is_not_ended_by_a_signal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has no handlers yet."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)]))
+    process = Process(HERE, of="the tests", first=1)
+    os.kill(process._process.pid, signal.SIGTERM)
+
+    assert process.ask({"kind": "first"}) == 1
+    process.close()
 
 
 def test_an_error_in_a_map_ends_the_pool(pool: Pool) -> None:

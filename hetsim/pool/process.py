@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from threading import Thread
+from threading import Event, Thread
 from typing import Any, TextIO
 
 from hetsim.errors import RunFailed
@@ -23,6 +23,8 @@ from hetsim.pool.interpreter import python
 
 USER = "HETSIM_USER"
 """The variable with the end of a pipe. The system closes the pipe when the process's user ends, in any way."""
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+"""The signals that a batch system may send to all processes of a job. The process's user answers them, and ends the process."""
 LAST_SECONDS = 3.0
 """The maximum time for a process to end its current run."""
 
@@ -68,6 +70,7 @@ class Process:
         read_end, write_end = os.pipe()
         self._write_end: int | None = write_end
         environment = os.environ | {USER: str(read_end)}
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)  # the process inherits it, until it has handlers
         try:
             process = subprocess.Popen(
                 command,
@@ -79,6 +82,7 @@ class Process:
                 env=environment,
             )
         finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             os.close(read_end)
         _write(process, self.first)
         return process
@@ -163,16 +167,25 @@ def _answers() -> Iterator[TextIO]:
     os.dup2(2, 1)  # what a user's own code prints is no answer
     os.environ["TQDM_DISABLE"] = "1"
     try:
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
-        Thread(target=_interrupt_without, args=(int(os.environ.pop(USER)),), daemon=True).start()
+        alone = Event()
+
+        def end(*_: object) -> None:
+            if alone.is_set():
+                raise KeyboardInterrupt
+
+        for number in STOPS:
+            signal.signal(number, end)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
+        Thread(target=_interrupt_without, args=(int(os.environ.pop(USER)), alone), daemon=True).start()
         yield answers
     except (KeyboardInterrupt, BrokenPipeError):
         os._exit(1)  # what is left in a buffer has no reader
 
 
-def _interrupt_without(user: int) -> None:
+def _interrupt_without(user: int, alone: Event) -> None:
     while os.read(user, 1):
         pass
+    alone.set()
     os.kill(os.getpid(), signal.SIGTERM)
 
 
