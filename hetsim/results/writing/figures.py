@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
+import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -50,12 +52,27 @@ def own_style() -> Iterator[None]:
     A matplotlibrc in the current folder may come from somebody else, and run TeX. Up to version 3.10, importing Matplotlib evaluates Python
     code in it.
     """
-    with contextlib.chdir(Path(__file__).parent):
-        import matplotlib
+    if "matplotlib" not in sys.modules:
+        with contextlib.chdir(Path(__file__).parent):
+            _import_matplotlib()
+    import matplotlib
 
     with matplotlib.rc_context(matplotlib.rcParamsDefault), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # letters that no font has, numbers that no axis shows
         yield
+
+
+def _import_matplotlib() -> None:
+    """Import Matplotlib, also if MPLBACKEND names a backend that is not installed. A notebook sets it for commands that it starts."""
+    backend = os.environ.pop("MPLBACKEND", None)
+    try:
+        import matplotlib
+    finally:
+        if backend is not None:
+            os.environ["MPLBACKEND"] = backend
+    if backend:
+        with contextlib.suppress(ValueError):
+            matplotlib.rcParams["backend"] = backend  # for the user's own figures; hetsim writes its own to files
 
 
 @own_style()
