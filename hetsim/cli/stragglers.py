@@ -13,9 +13,9 @@ from hetsim.straggling.answer import answer
 from hetsim.straggling.findings import find
 
 TOO_DEEP = "a file is nested hundreds deep: give the files that torch.profiler wrote"
-ABOUT = """Find the slow ranks of a finished job: whether they are slow always, in spells or periodically, what this costs, and how long
-the job would take without slow ranks. TRACE is the folder of a hetsim run, the folder that Team(trace=…) writes, or the files of
-torch.profiler (.json, .json.gz; one for each rank, or their folder)."""
+ABOUT = """Find the slow ranks of a finished job: whether they are slow always, periodically or in rare stalls, what this costs, where the
+job's time goes, and how long the job would take without slow ranks. TRACE is the folder of a hetsim run, the folder that Team(trace=…)
+writes, or the files of torch.profiler (.json, .json.gz; one for each rank, or their folder)."""
 
 
 def main() -> None:

@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 
 from hetsim.answers.answer import Answer, Picture, Sheet
+from hetsim.results.writing.describe import duration
 from hetsim.results.writing.figures import INK, WAIT, own_style
+from hetsim.straggling.accounting import WAITING, Part, account
 from hetsim.straggling.findings import StragglerFindings
 from hetsim.straggling.job import Floats
-from hetsim.straggling.judging import COLLECTIVES, LINKS, JudgedJob, Straggler
-from hetsim.straggling.replay import Replay
+from hetsim.straggling.judging import COMPUTING, JudgedJob, Straggler
+from hetsim.straggling.verdict import share, verdict
 
-LEAST_COST = 0.01
-"""A slow rank that costs less than this share of the job's time is only in the table."""
-MAX_ROWS, MAX_NAMED, MAX_SPELLS = 16, 3, 3
+MAX_ROWS = 16
 MOST_RANKS, MOST_STEPS = 256, 300
 """The maximum number of cells of the picture. With more ranks or steps, each cell shows the slowest of several."""
 DARKEST = 4.0
@@ -28,15 +28,19 @@ def answer(findings: StragglerFindings, command: str = "") -> Answer:
     """The answer with these findings. `command` has asked for it."""
     judged_job, replay = findings.judged_job, findings.replay
     sheets = [Sheet("Ranks", _heads(judged_job), _rows(judged_job), max_printed=MAX_ROWS)]
+    parts = account(judged_job)
+    seconds = judged_job.job.seconds
+    shares = [(_name(part), duration(part.seconds), share(part.seconds / seconds)) for part in parts]
+    sheets.append(Sheet("Where the time goes", ("the job's time", "seconds", "share"), shares, max_printed=MAX_ROWS))
     if replay is not None and replay.saved:
         saved = [(change, share(part)) for change, part in replay.saved.items()]
         sheets.append(Sheet("The job, replayed", ("the job, replayed", "saves"), saved))
     return Answer(
         question=f"Which ranks of {judged_job.job.source} are slow, and what do they cost?",
-        answer=[verdict(judged_job, replay)],
+        answer=[verdict(judged_job, replay, parts)],
         pictures=[
             Picture(
-                "stragglers", "Time of each rank in each step, divided by the median rank's; grey: no step", partial(_picture, judged_job)
+                "stragglers", "Time of each rank in each step, divided by the fast ranks'; grey: no step", partial(_picture, judged_job)
             )
         ],
         sheets=sheets,
@@ -46,66 +50,11 @@ def answer(findings: StragglerFindings, command: str = "") -> Answer:
     )
 
 
-def share(value: float) -> str:
-    """A share in percent."""
-    return f"{100 * value:.1f} %" if abs(value) < 0.0995 else f"{100 * value:.0f} %"
-
-
-def verdict(judged_job: JudgedJob, replay: Replay | None) -> str:
-    """One or two sentences for each of the first stragglers, and what would help."""
-    job = judged_job.job
-    if not judged_job.stragglers:
-        sends = "" if judged_job.links is None else " and send"
-        return f"No rank is slow in {job.num_steps} steps: all {job.num_ranks} compute{sends} for about as long as the median rank."
-    named = [
-        straggler
-        for straggler in judged_job.stragglers
-        if straggler.cost is None or straggler.cost >= LEAST_COST or "chronic" in straggler.kinds
-    ]
-    if not named:
-        return f"No rank costs the job {share(LEAST_COST)} of its time; the table has {len(judged_job.stragglers)} with slow steps."
-    sentences = [_sentence(straggler, replay) for straggler in named[:MAX_NAMED]]
-    if (more := len(judged_job.stragglers) - len(named[:MAX_NAMED])) > 0:
-        sentences.append(f"{more} more {'is' if more == 1 else 'are'} in the table.")
-    if len(judged_job.stragglers) > 1 and judged_job.cost is not None:
-        sentences.append(f"Together they cost {share(judged_job.cost)}.")
-    if replay is not None and (savings := _savings(replay)):
-        sentences.append(savings)
-    return " ".join(sentences)
-
-
-def _sentence(straggler: Straggler, replay: Replay | None) -> str:
-    who = "the all-reduce" if straggler.rank is None else f"rank {straggler.rank}"
-    whose = "" if straggler.part == COLLECTIVES else f"its {straggler.part} "
-    how = []
-    if straggler.slowdown > 1:
-        how.append(f"{whose}always take{'s' * (straggler.part != LINKS)} {straggler.slowdown:.2f} times as long as the median's")
-    if straggler.spells:
-        mean = sum(spell.factor for spell in straggler.spells) / len(straggler.spells)
-        often = f"every {straggler.period:.3g} steps" if straggler.period else _spells(straggler)
-        how.append(f"{'' if how else whose}take{'s' * (straggler.part != LINKS)} {mean:.2f} times as long {often}")
-    saved = straggler.cost if straggler.cost is not None else (replay.saved.get(f"rank {straggler.rank} at the median") if replay else None)
-    cost = "" if saved is None else f", which costs {share(saved)} of the job's time"
-    return f"{who[0].upper()}{who[1:]} is slow: {', and '.join(how)}{cost}."
-
-
-def _spells(straggler: Straggler) -> str:
-    steps = [f"{spell.first}" if spell.first == spell.last else f"{spell.first} to {spell.last}" for spell in straggler.spells[:MAX_SPELLS]]
-    more = len(straggler.spells) - len(steps)
-    return f"in steps {', '.join(steps)}{f' and {more} more spells' if more else ''}"
-
-
-def _savings(replay: Replay) -> str:
-    savings = []
-    for change, saved in replay.saved.items():
-        if "median" in change:
-            continue
-        who = (
-            "leaving the rank out" if change.startswith("without rank") else "leaving them out" if change.startswith("without") else change
-        )
-        savings.append(f"{who} would save {share(saved) if saved > 0 else 'nothing'}")
-    text = "; ".join(savings)
-    return f"{text[:1].upper()}{text[1:]}." if text else ""
+def _name(part: Part) -> str:
+    """A part of the job's time in words."""
+    if part.of == "":
+        return {COMPUTING: "computing at the fastest rank's pace", WAITING: "waiting for the slowest of a step"}.get(part.name, part.name)
+    return f"{'all ranks' if part.rank is None else f'rank {part.rank}'}: {part.of} {part.name}"
 
 
 def _heads(judged_job: JudgedJob) -> tuple[str, ...]:
@@ -120,9 +69,9 @@ def _rows(judged_job: JudgedJob) -> list[tuple[str, ...]]:
         by_rank.setdefault(-1 if straggler.rank is None else straggler.rank, []).append(straggler)
     order = [rank for rank in by_rank if rank >= 0] + [rank for rank in range(judged_job.job.num_ranks) if rank not in by_rank]
     rows = [_row(judged_job, rank, by_rank.get(rank, [])) for rank in order]
-    if -1 in by_rank:
-        (collective,) = by_rank[-1]
-        rows.append(("all", "", f"{COLLECTIVES}: {', '.join(collective.kinds)}", share(collective.cost or 0.0)))
+    blank = ("",) * (len(_heads(judged_job)) - 3)
+    for straggler in by_rank.get(-1, []):
+        rows.append(("all", *blank, f"{straggler.part}: {', '.join(straggler.kinds)}", share(straggler.cost or 0.0)))
     return rows
 
 
@@ -142,6 +91,7 @@ def _remarks(findings: StragglerFindings) -> Iterator[str]:
     if replay is not None:
         yield f"the replay of the unchanged job takes {share(abs(replay.error))} {'longer' if replay.error > 0 else 'less'} than the trace"
         yield from replay.remarks
+    yield from job.remarks
     if findings.why_no_replay:
         yield findings.why_no_replay
 
@@ -167,7 +117,7 @@ def _picture(judged_job: JudgedJob) -> Any:
         shown = axes.imshow(np.log2(cells), extent=extent, aspect="auto", interpolation="none", **colours)
         axes.set_facecolor(WAIT)
         axes.set_ylabel("rank", fontsize=9, color=INK)
-        axes.set_title(f"{name}: time divided by the median rank's", fontsize=10, color=INK, loc="left")
+        axes.set_title(f"{name}: time divided by the fast ranks'", fontsize=10, color=INK, loc="left")
         for axis in (axes.xaxis, axes.yaxis):
             axis.get_major_locator().set_params(integer=True)
         axes.tick_params(labelsize=9, labelcolor=INK)
@@ -190,12 +140,14 @@ def _coarse(heat: Floats, most: int, *, axis: int) -> Floats:
 def _data(findings: StragglerFindings) -> dict[str, Any]:
     """The findings as JSON values."""
     judged_job, replay = findings.judged_job, findings.replay
+    parts = account(judged_job)
     return {
         "source": judged_job.job.source,
         "num_ranks": judged_job.job.num_ranks,
         "num_steps": judged_job.job.num_steps,
         "seconds": judged_job.job.seconds,
-        "verdict": verdict(judged_job, replay),
+        "verdict": verdict(judged_job, replay, parts),
+        "parts": [{"part": part.name, "of": part.of, "rank": part.rank, "seconds": part.seconds} for part in parts],
         "cost": judged_job.cost,
         "computing": judged_job.computing.slowdown.tolist(),
         "links": None if judged_job.links is None else judged_job.links.slowdown.tolist(),
@@ -208,6 +160,7 @@ def _data(findings: StragglerFindings) -> dict[str, Any]:
 def _straggler(straggler: Straggler) -> dict[str, Any]:
     return {
         "rank": straggler.rank,
+        "ranks": list(straggler.ranks),
         "part": straggler.part,
         "kinds": list(straggler.kinds),
         "slowdown": straggler.slowdown,

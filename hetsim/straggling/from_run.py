@@ -10,7 +10,7 @@ import numpy as np
 
 from hetsim.files.config_file import read_config
 from hetsim.files.summary_and_curve import check_has, read_summary
-from hetsim.results.comparison.time_use import TraceRows, read_rows
+from hetsim.results.comparison.time_use import ABSENT, SERVER, WAITING, TraceRows, read_rows, seconds_by_worker
 from hetsim.runtime.recording.recorder import ALL_REDUCE, GATHER, GRADIENT, MESSAGE, UPDATE
 from hetsim.straggling.job import Job, check_size, places, sums_by_step
 from hetsim.trust.shipped import choice
@@ -93,12 +93,15 @@ def _server_job(rows: TraceRows, gradients: Any, job_fields: Mapping[str, Any]) 
 
     of_server = rows.of(UPDATE) & ~rows.of_workers
     links = total(sent, rows.rank, seconds) + total(received, rows.receiver, seconds)
+    mean = seconds_by_worker(rows).mean(axis=0)
     return Job(
         **job_fields,
         gradients=total(gradients, rows.rank, seconds),
         updates=np.zeros(shape),
         samples=np.nan_to_num(total(gradients, rows.rank, rows.samples)),
         links=np.maximum(links, 0.0),
+        waiting=float(mean[WAITING] + mean[SERVER]),
+        absent=float(mean[ABSENT]),
         seconds=rows.seconds,
         nbytes=int(rows.nbytes[sent].max()) if sent.any() else 8,
         server_seconds=float(np.median(seconds[of_server])) if of_server.any() else 0.0,

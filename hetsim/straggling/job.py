@@ -43,8 +43,14 @@ class Job:
     """The seconds of the server's update."""
     num_samples: int | None = None
     """The samples of an epoch; None if unknown."""
+    waiting: float = 0.0
+    """In a job with a server, the mean seconds in which a rank neither computes nor communicates."""
+    absent: float = 0.0
+    """In a job with a server, the mean seconds in which a rank is absent."""
     method: str = "ddp"
     allocation: str = "even"
+    remarks: tuple[str, ...] = ()
+    """What a reader of the results must know about the trace."""
     has_samples: bool = True
     """Whether the trace contains the samples of gradients."""
     capped_collectives: bool = False

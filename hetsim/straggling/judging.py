@@ -1,12 +1,13 @@
 """Find the slow ranks of a job, the times when they are slow, and their cost.
 
 Let t be the seconds of a rank in a step. log t is the sum of the rank's level, a part that all ranks share in the step, and a rest. A
-level above the median level is chronic slowness. A rest far above the noise is a spell, or one of several periodic events.
+level above that of the fast ranks is chronic slowness. A rest far above the noise is a spell, a stall, or one of several periodic events.
+If the shared part is far above its noise, the ranks are slow together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import log
 
@@ -28,6 +29,8 @@ BLOCKS = 10
 """The number of blocks of consecutive steps. The differences of their levels show the error of a rank's level under lasting noise."""
 COLD = 2
 """The number of first steps that are left out, because memory is allocated and kernels are chosen in them."""
+LEAST_COST = 0.01
+"""Stalls and slow ranks that cost less than this share of the job's time are not worth a sentence."""
 LEAST_EVENTS, LEAST_STEPS_OF_SPELL = 5, 3
 OFF_PERIOD = 0.05
 """The maximum deviation of a gap from the period, as a fraction (or one step). One gap in five may deviate more."""
@@ -48,36 +51,51 @@ class Spell:
 
 @dataclass(frozen=True)
 class Straggler:
-    """A rank with slow computing or slow links. Rank None: the collectives of all ranks."""
+    """A rank with slow computing or slow links. Rank None: the ranks in `ranks` together."""
 
     rank: int | None
     part: str
     slowdown: float
-    """Its usual step's time, relative to the median rank's. 1.0 if the rank is only slow at times."""
+    """Its usual step's time, relative to the fast ranks'. 1.0 if the rank is only slow at times."""
     spells: tuple[Spell, ...]
     period: float | None
     """The steps between the beginnings of its spells if they are periodic; else None."""
+    ranks: tuple[int, ...] = ()
+    """The ranks that are slow in the same steps. For a single rank, only this rank."""
     cost: float | None = None
-    """The share of the job's time that it would save at the median speed; None if only a simulation can show it."""
+    """The share of the job's time that it would save at the pace of the fast ranks; None if only a simulation can show it."""
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The kinds of slowness: chronic, periodic, spells."""
-        often = ("periodic",) if self.period is not None else ("spells",) if self.spells else ()
+        """The kinds of slowness: chronic, periodic, spells, stalls."""
+        lasting = any(spell.num_slow >= LEAST_STEPS_OF_SPELL for spell in self.spells)
+        often = ("periodic",) if self.period is not None else ("spells",) if lasting else ("stalls",) if self.spells else ()
         return (("chronic",) if self.slowdown > 1 else ()) + often
 
 
 @dataclass(frozen=True)
 class Judged:
-    """The result for one matrix of seconds: levels of ranks, heat of each step, and the steps' times at the median."""
+    """The result for one matrix of seconds: levels of ranks, heat of each step, and the usual times of steps."""
 
     slowdown: Floats
-    """Each rank's usual step, relative to the median rank's."""
+    """Each rank's usual step, relative to the fast ranks' median."""
     heat: Floats
-    """The factor of each step on the median rank's usual step at that time, by rank and step; NaN without a step."""
-    healed: Floats
-    """The seconds of each step if its rank were as fast as the median, by rank and step."""
+    """The factor of each step on the fast ranks' usual step at that time, by rank and step; NaN without a step."""
+    usual: Floats
+    """The seconds of each step at the rank's usual pace, by rank and step."""
     stragglers: tuple[Straggler, ...]
+
+    def healed(self, seconds: Floats, stragglers: Iterable[Straggler]) -> Floats:
+        """These seconds without the slowness of these stragglers."""
+        healed, usual = seconds.copy(), self.usual.copy()
+        for straggler in stragglers:
+            ranks = list(straggler.ranks)
+            for matrix in (healed, usual):
+                matrix[ranks] /= straggler.slowdown
+            for spell in straggler.spells:
+                steps = slice(spell.first, spell.last + 1)
+                healed[ranks, steps] = np.minimum(healed[ranks, steps], usual[ranks, steps])
+        return healed
 
 
 @dataclass(frozen=True)
@@ -87,6 +105,7 @@ class JudgedJob:
     job: Job
     computing: Judged
     links: Judged | None
+    collectives: Judged | None
     stragglers: tuple[Straggler, ...]
     cost: float | None
 
@@ -98,7 +117,7 @@ def lower_median(values: Floats) -> Floats:
 
 
 def judge(seconds: Floats, part: str) -> Judged:
-    """The stragglers among the rows of a matrix of seconds (ranks, steps)."""
+    """The stragglers among the rows of a matrix of seconds (ranks, steps), with stalls that may be too rare to matter."""
     valid = np.isfinite(seconds) & (seconds > 0)
     logs = np.log(np.where(valid, np.maximum(seconds, TINY), 1.0))
     usual = np.median(logs[valid]) if valid.any() else 0.0
@@ -114,29 +133,52 @@ def judge(seconds: Floats, part: str) -> Judged:
     error = _error_of_level(around[:, kept], noise)
     error = np.hypot(error, np.median(error))
     shared = shared if alone else lower_median(rest)
-    rest = np.where(valid, rest - shared, 0.0)
-    base = float(lower_median(level))
-    excess = level - base
+    excess = level - _level_of_fast_ranks(level, error)
     chronic = (excess > log(LEAST_SLOWDOWN)) & (excess > SURE_LEVEL * error)
     on_average, error = _levels_of_means(seconds[:, kept], valid[:, kept])
     often = (on_average > log(LEAST_SLOWDOWN)) & (on_average > SURE_LEVEL * error) & ~chronic
-    healed = logs - np.where(chronic, excess, 0.0)[:, None]
-    stragglers = []
-    for rank, row in enumerate(rest):
+    stragglers = [] if alone else list(_slow_together(rest, shared, part))
+    for straggler in stragglers:
+        for spell in straggler.spells:
+            steps = slice(spell.first, spell.last + 1)
+            shared[steps] = np.minimum(shared[steps], np.median(shared))
+    shared[:COLD] = np.minimum(shared[:COLD], np.median(shared))
+    deviation = np.where(valid, rest - shared, 0.0)
+    separate = deviation.copy()
+    for straggler in stragglers:
+        for spell in straggler.spells:
+            separate[list(straggler.ranks), spell.first : spell.last + 1] = 0.0
+    for rank, row in enumerate(separate):
         spells = tuple(_spells(row, valid[rank], noise[rank], noise_of_windows[rank]))
         period = _period(spells)
-        if period is None:
-            spells = tuple(spell for spell in spells if spell.num_slow >= LEAST_STEPS_OF_SPELL)
         if often[rank] and period is None:
             chronic[rank], excess[rank], spells = True, on_average[rank], ()
-            healed[rank] -= excess[rank]
-        for spell in spells:
-            steps = slice(spell.first, spell.last + 1)
-            healed[rank, steps] = np.minimum(healed[rank, steps], base + shared[steps])
-        if chronic[rank] or spells:
-            stragglers.append(Straggler(rank, part, float(np.exp(excess[rank])) if chronic[rank] else 1.0, spells, period))
-    heat = np.where(valid, np.exp(logs - base - shared), np.nan)
-    return Judged(np.exp(excess), heat, np.where(valid, np.exp(healed), np.nan), tuple(stragglers))
+        rare = tuple(spell for spell in spells if period is None and spell.num_slow < LEAST_STEPS_OF_SPELL)
+        lasting = tuple(spell for spell in spells if spell not in rare)
+        if chronic[rank] or lasting:
+            slowdown = float(np.exp(excess[rank])) if chronic[rank] else 1.0
+            stragglers.append(Straggler(rank, part, slowdown, lasting, period, (rank,)))
+        if rare:
+            stragglers.append(Straggler(rank, part, 1.0, rare, None, (rank,)))
+    heat = np.where(valid, np.exp(deviation + excess[:, None]), np.nan)
+    return Judged(np.exp(excess), heat, np.exp(level[:, None] + shared), tuple(stragglers))
+
+
+def _level_of_fast_ranks(level: Floats, error: Floats) -> float:
+    """The lower median of the ranks that are as fast as the fastest one, within the error."""
+    fast = level - level.min() <= np.maximum(log(LEAST_SLOWDOWN), SURE_LEVEL * error)
+    return float(lower_median(level[fast]))
+
+
+def _slow_together(rest: Floats, shared: Floats, part: str) -> Iterator[Straggler]:
+    """The times in which most ranks are slow in the same steps."""
+    around = shared - np.median(shared)
+    noise, noise_of_windows = (float(_deviation(values)[0]) for values in (around[None], _window_medians(around[None])))
+    spells = tuple(_spells(around, np.ones(len(around), bool), noise, noise_of_windows))
+    if spells:
+        slow = np.concatenate([rest[:, spell.first : spell.last + 1] > log(spell.factor) / 2 for spell in spells], axis=1)
+        ranks = tuple(np.flatnonzero(slow.mean(axis=1) > 1 / 2).tolist())
+        yield Straggler(None, part, 1.0, spells, _period(spells), ranks)
 
 
 def _window_medians(rows: Floats) -> Floats:
@@ -159,7 +201,7 @@ def _deviation(rows: Floats) -> Floats:
 
 
 def _levels_of_means(seconds: Floats, valid: NDArray[np.bool_]) -> tuple[Floats, Floats]:
-    """For each rank, its mean step's level relative to the median rank's, and its standard error. Some ranks stall often, as by a quota."""
+    """For each rank, its mean step's level relative to the fast ranks', and its standard error. Some ranks stall often, as by a quota."""
     blocks = []
     splits = (np.array_split(matrix, min(BLOCKS, seconds.shape[1]), axis=1) for matrix in (seconds, valid))
     for block, block_valid in zip(*splits, strict=True):
@@ -170,7 +212,8 @@ def _levels_of_means(seconds: Floats, valid: NDArray[np.bool_]) -> tuple[Floats,
     level = np.median(logs - np.median(logs, axis=0), axis=1)
     lost = len(logs) / max(1, len(logs) - 1)
     error = (1 + FEW / seconds.shape[1]) * (lost / logs.shape[1]) ** 0.5 * np.std(around, axis=1, ddof=1)
-    return level - lower_median(level), np.hypot(error, np.median(error))
+    error = np.hypot(error, np.median(error))
+    return level - _level_of_fast_ranks(level, error), error
 
 
 def _error_of_level(rows: Floats, noise: Floats) -> Floats:
@@ -209,30 +252,52 @@ def _period(spells: Sequence[Spell]) -> float | None:
 
 
 def judge_job(job: Job) -> JudgedJob:
-    """The stragglers of a job, the most costly first."""
+    """The stragglers of a job, the most costly first. Stalls that cost less than `LEAST_COST` of the job together are left out."""
     computing = judge(job.computing, COMPUTING)
-    if job.collectives is None:
-        links = None if job.links is None else judge(job.links, LINKS)
-        every = (*computing.stragglers, *(links.stragglers if links else ()))
-        return JudgedJob(job, computing, links, every, None if every else 0.0)
-    total = job.seconds
-    longest = _longest(job.computing)
-    stragglers = []
-    for straggler in computing.stragglers:
-        assert straggler.rank is not None
-        healed = job.computing.copy()
-        healed[straggler.rank] = computing.healed[straggler.rank]
-        stragglers.append(replace(straggler, cost=float((longest - _longest(healed)).sum()) / total))
-    cost = float((longest - _longest(computing.healed)).sum()) / total if stragglers else 0.0
-    alone = judge(job.collectives[None, :], COLLECTIVES)
-    for straggler in alone.stragglers:
-        saved = float((job.collectives - np.nan_to_num(alone.healed[0], nan=0.0))[job.collectives > 0].sum()) / total
-        stragglers.append(replace(straggler, rank=None, cost=saved))
-        cost += saved
-    return JudgedJob(job, computing, None, tuple(sorted(stragglers, key=lambda straggler: -(straggler.cost or 0.0))), cost)
+    links = None if job.links is None else judge(job.links, LINKS)
+    collectives = None if job.collectives is None else judge(job.collectives[None, :], COLLECTIVES)
+    stragglers = _costly(job, computing, job.computing)
+    if links is not None and job.links is not None:
+        stragglers += _costly(job, links, job.links)
+    if collectives is None or job.collectives is None:
+        return JudgedJob(job, computing, links, None, tuple(stragglers), None if stragglers else 0.0)
+    costs = [_cost(job, computing, job.computing, [straggler]) for straggler in stragglers]
+    cost = _cost(job, computing, job.computing, stragglers) if stragglers else 0.0
+    of_collectives = _costly(job, collectives, job.collectives[None, :])
+    costs += [_cost(job, collectives, job.collectives[None, :], [straggler]) for straggler in of_collectives]
+    cost += sum(costs[len(stragglers) :])
+    stragglers += [replace(straggler, rank=None) for straggler in of_collectives]
+    every = [replace(straggler, cost=saved) for straggler, saved in zip(stragglers, costs, strict=True)]
+    return JudgedJob(job, computing, None, collectives, tuple(sorted(every, key=lambda straggler: -(straggler.cost or 0.0))), cost)
 
 
-def _longest(seconds: Floats) -> Floats:
-    """The longest seconds of each step."""
-    longest: Floats = np.nanmax(np.where(np.isfinite(seconds), seconds, 0.0), axis=0)
-    return longest
+def _costly(job: Job, judged: Judged, seconds: Floats) -> list[Straggler]:
+    """The stragglers without stalls of no cost."""
+    at_times = [straggler for straggler in judged.stragglers if straggler.rank is None or straggler.kinds == ("stalls",)]
+    if _cost(job, judged, seconds, at_times) >= LEAST_COST:
+        return list(judged.stragglers)
+    return [straggler for straggler in judged.stragglers if straggler not in at_times]
+
+
+def _cost(job: Job, judged: Judged, seconds: Floats, stragglers: Sequence[Straggler]) -> float:
+    """The share of the job's time that these stragglers cost."""
+    return float(lost_seconds(seconds, judged.healed(seconds, stragglers), job.collectives is not None).sum()) / job.seconds
+
+
+def lost_seconds(seconds: Floats, healed: Floats, waits_for_all: bool) -> Floats:
+    """For each rank, the seconds of the job that it costs that steps take these seconds instead of the healed ones.
+
+    If all ranks wait for the slowest one, a step loses the difference of the longest times. Ranks that are slower than the longest healed
+    time share this loss: of two ranks, both cause the loss up to the faster one's time, and the slower one the rest (the Shapley value).
+    Otherwise, the job loses the mean over ranks.
+    """
+    seconds, healed = np.nan_to_num(seconds), np.nan_to_num(healed)
+    if not waits_for_all:
+        return np.asarray((seconds - healed).sum(axis=1) / len(seconds))
+    above = np.maximum(0.0, seconds - healed.max(axis=0))
+    order = np.argsort(above, axis=0)
+    more = np.diff(np.take_along_axis(above, order, axis=0), axis=0, prepend=0.0)
+    shares = np.cumsum(more / np.arange(len(above), 0, -1)[:, None], axis=0)
+    placed = np.empty_like(shares)
+    np.put_along_axis(placed, order, shares, axis=0)
+    return np.asarray(placed.sum(axis=1))

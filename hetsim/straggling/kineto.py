@@ -19,6 +19,7 @@ import numpy as np
 
 from hetsim.files.reading import brief, check_is_no_link, from_json, is_number, read_text, shown
 from hetsim.memory import check_fits
+from hetsim.results.writing.describe import duration
 from hetsim.straggling.job import Floats, Job, check_size
 
 ENDINGS = (".json", ".json.gz")
@@ -28,12 +29,23 @@ MEMORY_OF_A_BYTE = 8
 """The memory for each byte of JSON while it is read."""
 MAX_FILES = 4096
 STEP = re.compile(r"ProfilerStep#(\d{1,9})")
-COLLECTIVE = re.compile(r"(gloo|nccl|mpi|ucc|xccl):(?!(send|recv))\w*")
-KERNEL = re.compile(r"nccl\w*(AllReduce|ReduceScatter|AllGather|Broadcast|Reduce)", re.IGNORECASE)
+COLLECTIVE = re.compile(r"(gloo|nccl|rccl|mpi|ucc|xccl|ccl|oneccl|hccl|lccl|cncl|eccl):")
+"""PyTorch's names of the operations of process groups: `nccl:all_reduce`, `xccl:all_reduce`, `gloo:broadcast`."""
+KERNEL = re.compile(
+    r"nccl|rccl|msccl|oneccl|hccl|hcom_|cross_device_reduce|(one|two)_?shot_|multimem_|deep_ep::"
+    r"|all_?reduce|reduce_?scatter|all_?gather|all_?to_?all|send_?recv",
+    re.IGNORECASE,
+)
+"""Kernels that communicate. NVIDIA's and AMD's are `ncclDevKernel_AllReduce…`, `ncclDevKernel_Generic…`, `ncclDevKernel_SendRecv…`
+and `mscclKernel_…`, Ascend's `hcom_allReduce__…`, Intel's `oneccl_allreduce…`; vLLM's and PyTorch's own are `cross_device_reduce_1stage`
+and `two_shot_all_reduce_kernel`.
+"""
 SHOWN = 8
 """The number of missing ranks that an error lists."""
 REMEDY = "give the files that torch.profiler wrote, one for each rank"
 MICRO = 1e-6
+LEAST_SHIFT = 1.0
+"""The difference of clocks in seconds that a remark reports."""
 UNIT = 1024
 """The assumed samples of a rank's gradient, because the files do not contain them."""
 
@@ -46,9 +58,8 @@ class _File:
     rank: int
     num_ranks: int
     steps: dict[int, tuple[float, float]]
-    first: float
-    last: float
-    """The beginning and end of its steps, in seconds of the host's clock."""
+    ends: dict[int, float]
+    """The end of the last collective in each step, or of a step without any, in seconds of the host's clock."""
     nbytes: int
 
 
@@ -73,13 +84,16 @@ def read_profiles(paths: Sequence[Path], source: str) -> Job:
     for file in files[1:]:
         if file.num_ranks != first.num_ranks:
             raise ValueError(f"{first.path} is of {first.num_ranks} ranks and {file.path} of {file.num_ranks}: give the files of one job")
-        if file.first > first.last or first.first > file.last:
-            raise ValueError(f"{first.path} and {file.path} are of different times: give the files of one job, whose steps coincide")
     if missing := sorted(set(range(first.num_ranks)) - {file.rank for file in files}):
         few = f"{', '.join(map(str, missing[:SHOWN]))}{', …' if len(missing) > SHOWN else ''}"
         raise ValueError(f"{source} is of {first.num_ranks} ranks and has no file of rank {few}: {REMEDY}")
     numbers = sorted(set.intersection(*(set(file.steps) for file in files)))
     check_size(source, len(files), len(numbers))
+    shifts = _shifts(files, numbers)
+    if not any(file.steps[number][1] for file in files for number in numbers):
+        raise ValueError(
+            f"{source} has no collective in its steps, so work cannot be told from waiting: profile the GPU, too, and {REMEDY}"
+        )
     working, waiting = (np.array([[file.steps[number][column] for number in numbers] for file in files]) for column in (0, 1))
     if working.max() <= 0:
         raise ValueError(f"{source} has steps that take no time: {REMEDY}")
@@ -92,7 +106,22 @@ def read_profiles(paths: Sequence[Path], source: str) -> Job:
         seconds=float(np.mean(working + waiting, axis=0).sum()),
         nbytes=max(file.nbytes for file in files),
         has_samples=False,
+        remarks=(f"clocks differ by up to {duration(shifts)}: steps were compared by their numbers",) if shifts > LEAST_SHIFT else (),
     )
+
+
+def _shifts(files: Sequence[_File], numbers: Sequence[int]) -> float:
+    """The largest difference between two clocks. Collectives end on all ranks together, so a clock's difference is constant.
+
+    Raises ValueError for files whose steps do not coincide.
+    """
+    ends = np.array([[file.ends[number] for number in numbers] for file in files])
+    shifts = np.median(ends - ends[0], axis=1)
+    off = np.median(np.abs(ends - ends[0] - shifts[:, None]), axis=1)
+    if off.max() > np.diff(ends[0]).mean():
+        file = files[int(off.argmax())]
+        raise ValueError(f"{files[0].path} and {file.path} have steps that do not coincide: give the files of one job")
+    return float(np.ptp(shifts))
 
 
 def _read(path: Path) -> _File:
@@ -115,9 +144,10 @@ def _read(path: Path) -> _File:
     waiting = _waiting_intervals(rows)
     spans = {number: (event["ts"], event["ts"] + event["dur"]) for number, event in steps.items()}
     split_steps = {number: _split(span, waiting) for number, span in spans.items()}
-    moments = [MICRO * (moment + (base if is_number(base) else 0) * 1e-3) for span in spans.values() for moment in span]
+    shift = (base if is_number(base) else 0) * 1e-3
+    ends = {number: MICRO * (_last_end(span, waiting) + shift) for number, span in spans.items()}
     nbytes = max((_nbytes(event) for event in rows if "allreduce" in event["name"].lower() or "all_reduce" in event["name"]), default=0)
-    return _File(path, rank, num_ranks, split_steps, min(moments), max(moments), nbytes or 8)
+    return _File(path, rank, num_ranks, split_steps, ends, nbytes or 8)
 
 
 def _text(path: Path) -> str:
@@ -143,16 +173,20 @@ def _text(path: Path) -> str:
 def _waiting_intervals(rows: Sequence[dict[str, Any]]) -> Floats:
     """Intervals (start, end) in which a collective is in progress and nothing else runs, in microseconds and in order."""
     kernels = [event for event in rows if event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")]
-    if any(KERNEL.search(event["name"]) for event in kernels):
-        communicates, works = (
-            [event for event in kernels if bool(KERNEL.search(event["name"])) is communication] for communication in (True, False)
-        )
-        return _difference(_union(communicates), _union(works))
+    communicates = [event for event in kernels if _communicates(event)]
+    if communicates:
+        return _difference(_union(communicates), _union(event for event in kernels if not _communicates(event)))
     communicates = [event for event in rows if event.get("cat") == "user_annotation" and COLLECTIVE.match(event["name"])]
     operations = [event for event in rows if event.get("cat") == "cpu_op"]
     calls = _union(event for event in operations if event["name"].startswith("c10d::"))
     works = [event for event in operations if not event["name"].startswith("c10d::")]
     return _difference(_union(communicates), _difference(_union(works), calls))
+
+
+def _communicates(kernel: dict[str, Any]) -> bool:
+    """Whether a kernel is a collective, by its name or by what PyTorch notes in its arguments."""
+    arguments = kernel.get("args")
+    return (isinstance(arguments, dict) and "Collective name" in arguments) or KERNEL.search(kernel["name"]) is not None
 
 
 def _union(events: Iterable[dict[str, Any]]) -> Floats:
@@ -183,6 +217,12 @@ def _split(span: tuple[float, float], waiting: Floats) -> tuple[float, float]:
     first, last = span
     waits = float(np.maximum(0.0, np.minimum(waiting[:, 1], last) - np.maximum(waiting[:, 0], first)).sum())
     return MICRO * max(0.0, last - first - waits), MICRO * waits
+
+
+def _last_end(span: tuple[float, float], waiting: Floats) -> float:
+    """The end of the last wait that ends within a step; without any, the end of the step."""
+    place = int(np.searchsorted(waiting[:, 1], span[1], side="right")) - 1
+    return float(waiting[place, 1]) if place >= 0 and waiting[place, 1] > span[0] else span[1]
 
 
 def _nbytes(event: dict[str, Any]) -> int:

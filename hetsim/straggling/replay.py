@@ -5,6 +5,7 @@ The cluster is the result of `hetsim-calibrate --from-trace`, with spells at the
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
@@ -23,7 +24,7 @@ from hetsim.files.temporary import temporary_folder
 from hetsim.policies.allocation import Allocation
 from hetsim.runtime.experiment import Experiment
 from hetsim.straggling.job import Floats, Job
-from hetsim.straggling.judging import JudgedJob, Straggler
+from hetsim.straggling.judging import COMPUTING, LINKS, JudgedJob, Spell, Straggler
 from hetsim.trust.names import resolve
 from hetsim.trust.shipped import choices
 
@@ -32,6 +33,8 @@ LEAST_STEPS, MOST_GRADIENTS = 300, 100_000
 MOST_HEALED = 4
 """The maximum number of stragglers that are replayed one by one."""
 MAX_RANKS = 1024
+LIKE_EVEN = 1.02
+"""The largest share of a batch relative to the smallest one up to which a split is replayed as an even one."""
 
 
 @dataclass(frozen=True)
@@ -63,21 +66,24 @@ def replay_job(judged_job: JudgedJob) -> Replay:
                 raise ValueError("no gradient is applied in the simulation")
             return 1 / float(rate)
 
+        def healed(stragglers: Sequence[Straggler]) -> float:
+            return 1 - seconds(experiment, _healed_cluster(judged_job, config, stragglers, folder)) / base
+
         base = seconds(experiment)
         saved = {}
         ranks = list(dict.fromkeys(straggler.rank for straggler in judged_job.stragglers if straggler.rank is not None))
         for rank in ranks[:MOST_HEALED]:
             stragglers = [straggler for straggler in judged_job.stragglers if straggler.rank == rank]
-            saved[f"rank {rank} at the median"] = 1 - seconds(experiment, _healed_cluster(judged_job, config, stragglers)) / base
+            saved[f"rank {rank} at the median"] = healed(stragglers)
         if len(ranks) > 1:
-            saved["all of them at the median"] = 1 - seconds(experiment, _healed_cluster(judged_job, config, judged_job.stragglers)) / base
+            saved["all of them at the median"] = healed([s for s in judged_job.stragglers if s.rank is not None])
         if split is not None:
             saved["DBS"] = 1 - seconds(split) / base
         remarks = []
-        is_fixed = job.collectives is not None and job.allocation != "even" and not _adapts(job.allocation)
-        if not is_fixed and 0 < len(ranks) < job.num_ranks - 1:
+        if 0 < len(ranks) < job.num_ranks - 1:
             name = f"without rank {ranks[0]}" if len(ranks) == 1 else "without all of them"
-            saved[name] = 1 - seconds(experiment, _relieved_cluster(judged_job, config, ranks), leave_out=ranks) / base
+            others, _ = _experiments(judged_job, leave_out=ranks)
+            saved[name] = 1 - seconds(others, _relieved_cluster(judged_job, config, ranks), leave_out=ranks) / base
     measured = job.seconds / float(job.samples.sum())
     if job.collectives is not None and job.method not in ("ssgd", "dbs"):
         remarks.append("a step is replayed as gradients and what is left of the all-reduce after them")
@@ -86,30 +92,35 @@ def replay_job(judged_job: JudgedJob) -> Replay:
     return Replay(base / measured - 1, saved, tuple(remarks))
 
 
-def _experiments(judged_job: JudgedJob) -> tuple[Experiment, Experiment | None]:
-    """The job, and the job with a batch split by DBS; None instead if such a split makes no sense."""
+def _experiments(judged_job: JudgedJob, leave_out: Sequence[int] = ()) -> tuple[Experiment, Experiment | None]:
+    """The job, and the job with a batch split by DBS; None instead if such a split makes no sense.
+
+    Without the ranks in `leave_out`, the others compute the whole batch of a job with collectives.
+    """
     job = judged_job.job
-    steps = max(LEAST_STEPS, min(job.num_steps, MOST_GRADIENTS // job.num_ranks))
+    samples = np.delete(job.samples, leave_out, axis=0)
+    num_ranks = len(samples)
+    steps = max(LEAST_STEPS, min(job.num_steps, MOST_GRADIENTS // num_ranks))
     together = job.collectives is not None
+    shares = [max(1, int(np.median(row[row > 0]))) if (row > 0).any() else 1 for row in samples]
     sums = job.samples.sum(axis=0)
-    batch = max(job.num_ranks, int(np.median(sums[sums > 0])))
-    if not together:
-        batch = job.num_ranks * max(1, int(np.median(job.samples[job.samples > 0])))
-        steps *= job.num_ranks
+    batch = max(num_ranks, int(np.median(sums[sums > 0]))) if together else sum(shares)
     words = [
-        *("cluster=uniform4", f"cluster.nodes=[{{count: {job.num_ranks}, seconds_per_sample: 1, overhead_seconds: 0}}]"),
+        *("cluster=uniform4", f"cluster.nodes=[{{count: {num_ranks}, seconds_per_sample: 1, overhead_seconds: 0}}]"),
         *("workload=phantom", f"workload.num_parameters={max(1, job.nbytes // 4)}"),
         f"workload.num_samples={max(batch, job.num_samples or 20 * batch)}",
-        *(f"batch_size={batch}", "budget.epochs=null", f"budget.updates={steps}", "trace=none", "pictures=false"),
+        *(f"batch_size={batch}", "budget.epochs=null", "trace=none", "pictures=false"),
+        f"budget.updates={steps if together else steps * num_ranks}",
     ]
+    adapts = _adapts(job.allocation)
+    own_split = [f"allocation={job.allocation}"] if adapts else ["allocation=fixed", f"allocation.parts={shares}"]
+    if not adapts and max(shares) <= LIKE_EVEN * min(shares):
+        own_split = ["allocation=even"]
     if not together:
-        return experiment_of([*words, f"method={_method(job.method)}"], None), None
-    shares = np.maximum(1, np.median(job.samples, axis=1)).astype(int).tolist()
-    allocations = {"even": ["allocation=even"], "fixed": ["allocation=fixed", f"allocation.parts={shares}"]}
-    of_job = [f"allocation={job.allocation}"] if _adapts(job.allocation) else allocations.get(job.allocation, allocations["fixed"])
-    experiment = experiment_of([*words, "method=ssgd", "weighting=per_sample", *of_job], None)
+        return experiment_of([*words, f"method={_method(job.method)}", *own_split], None), None
+    experiment = experiment_of([*words, "method=ssgd", "weighting=per_sample", *own_split], None)
     slow = any("chronic" in straggler.kinds for straggler in judged_job.stragglers)
-    if _adapts(job.allocation) or not slow or job.method not in ("ssgd", "ddp"):
+    if adapts or not slow or job.method not in ("ssgd", "ddp"):
         return experiment, None
     return experiment, experiment_of([*words, "method=ssgd", "weighting=per_sample", "allocation=dbs"], None)
 
@@ -133,9 +144,9 @@ def _cluster(judged_job: JudgedJob, folder: Path) -> dict[str, Any]:
     """The cluster of the trace. Slowdowns are written to files in the folder."""
     job = judged_job.job
     factors = np.ones_like(job.gradients)
-    for straggler in judged_job.computing.stragglers:
+    for straggler in _of_computing(judged_job):
         for spell in straggler.spells:
-            factors[straggler.rank, spell.first : spell.last + 1] = spell.factor
+            factors[list(straggler.ranks), spell.first : spell.last + 1] *= spell.factor
     rank, step = np.nonzero(np.isfinite(job.gradients) & (job.samples > 0))
     gradients = _intervals(rank, step, (job.gradients / factors)[rank, step], job.samples[rank, step])
     updates = _intervals(rank, step, (job.updates / factors)[rank, step], job.samples[rank, step])
@@ -149,13 +160,26 @@ def _cluster(judged_job: JudgedJob, folder: Path) -> dict[str, Any]:
             node |= _links(2 * job.nbytes / max(1e-9, float(np.nanmean(link_seconds)) if np.isfinite(link_seconds).any() else 1e-9))
         config["network"]["sharing"] = "none"
         config["server"] = {"seconds_per_update": job.server_seconds}
-    for straggler in judged_job.computing.stragglers:
-        if straggler.spells and straggler.rank is not None:
-            path = folder / f"{straggler.rank}.csv"
-            begins = _begins(job, straggler.rank)
-            path.write_text("seconds,factor\n" + "".join(f"{moment!r},{factor!r}\n" for moment, factor in _changes(straggler, begins)))
-            config["nodes"][straggler.rank] |= {"slowdown": str(path), "slowdown_period_seconds": float(begins[-1])}
+    _add_slowdowns(config["nodes"], job, _of_computing(judged_job), folder)
     return config
+
+
+def _of_computing(judged_job: JudgedJob) -> list[Straggler]:
+    return [straggler for straggler in judged_job.stragglers if straggler.part == COMPUTING]
+
+
+def _add_slowdowns(nodes: Sequence[dict[str, Any]], job: Job, stragglers: Sequence[Straggler], folder: Path) -> None:
+    """Write the spells of these stragglers to files, and name the files in the nodes."""
+    for rank, node in enumerate(nodes):
+        spells = sorted(
+            (spell for straggler in stragglers if rank in straggler.ranks for spell in straggler.spells), key=lambda spell: spell.first
+        )
+        if spells:
+            begins = _begins(job, rank)
+            text = "seconds,factor\n" + "".join(f"{moment!r},{factor!r}\n" for moment, factor in _changes(spells, begins))
+            path = folder / f"{rank}-{zlib.crc32(text.encode())}.csv"
+            path.write_text(text)
+            node |= {"slowdown": str(path), "slowdown_period_seconds": float(begins[-1])}
 
 
 def _links(rate: float) -> dict[str, float]:
@@ -176,33 +200,34 @@ def _begins(job: Job, rank: int) -> Floats:
     return begins
 
 
-def _changes(straggler: Straggler, begins: Floats) -> Iterator[tuple[float, float]]:
+def _changes(spells: Sequence[Spell], begins: Floats) -> Iterator[tuple[float, float]]:
     """The rows of a slowdown file: a time, and the factor on all times from then on."""
     yield 0.0, 1.0
-    for spell in straggler.spells:
+    for spell in spells:
         if begins[spell.last + 1] > begins[spell.first]:
             yield float(begins[spell.first]), spell.factor
             yield float(begins[spell.last + 1]) - 1e-9, 1.0
 
 
-def _healed_cluster(judged_job: JudgedJob, config: Mapping[str, Any], stragglers: Sequence[Straggler]) -> Mapping[str, Any]:
-    """The cluster with these stragglers at the median: without spells, and with the median rank's times."""
+def _healed_cluster(judged_job: JudgedJob, config: Mapping[str, Any], stragglers: Sequence[Straggler], folder: Path) -> Mapping[str, Any]:
+    """The cluster with these stragglers at the median of the fast ranks: without their spells, and with that rank's times."""
     healed = deepcopy(dict(config))
     nodes = healed["nodes"]
     for straggler in stragglers:
-        judged = judged_job.links if straggler.part == "links" else judged_job.computing
-        if straggler.rank is None or judged is None:
+        judged = judged_job.links if straggler.part == LINKS else judged_job.computing
+        if straggler.rank is None or judged is None or "chronic" not in straggler.kinds:
             continue
-        middle = nodes[int(np.argmin(np.abs(np.log(judged.slowdown))))]
-        links = {key: value for key, value in (middle if straggler.part == "links" else nodes[straggler.rank]).items() if "link_" in key}
-        if straggler.part == "links":
-            nodes[straggler.rank] |= links
-            continue
+        middle, node = nodes[int(np.argmin(np.abs(np.log(judged.slowdown))))], nodes[straggler.rank]
+        replaced = [key for key in {*middle, *node} if ("link_" in key) == (straggler.part == LINKS)]
+        nodes[straggler.rank] = {
+            **{key: value for key, value in node.items() if key not in replaced},
+            **{key: value for key, value in middle.items() if key in replaced},
+        }
+    for node in nodes:
         for key in ("slowdown", "slowdown_period_seconds"):
-            nodes[straggler.rank].pop(key, None)
-        if "chronic" in straggler.kinds:
-            nodes[straggler.rank] = {key: value for key, value in middle.items() if "slowdown" not in key} | links
-    chronic = [straggler.rank for straggler in stragglers if straggler.part == "computing" and "chronic" in straggler.kinds]
+            node.pop(key, None)
+    _add_slowdowns(nodes, judged_job.job, [straggler for straggler in _of_computing(judged_job) if straggler not in stragglers], folder)
+    chronic = [straggler.rank for straggler in stragglers if straggler.part == COMPUTING and "chronic" in straggler.kinds]
     return _relieved_cluster(judged_job, healed, chronic)
 
 

@@ -84,6 +84,61 @@ def test_the_slow_rank_is_the_one_that_waits_least(step: Step, tmp_path: Path) -
     assert job.collectives == pytest.approx([1e-3] * 20)
 
 
+KERNELS = (
+    "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+    "ncclDevKernel_Generic_4(ncclDevKernelArgsStorage<4096ul>)",
+    "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)",
+    "ncclKernel_AllReduce_RING_LL_Sum_half(ncclWorkElem)",
+    "ncclKernel_AllGather_RING_LL_Sum_int8_t(ncclDevComm*, unsigned long, ncclWork*)",
+    "mscclKernel_Sum_hip_bfloat16_Simple_false",
+    "hcom_allReduce__503_0_1",
+    "oneccl_allreduce_pcie",
+    "void vllm::cross_device_reduce_2stage<__nv_bfloat16, 8>(vllm::RankData*)",
+    "two_shot_all_reduce_kernel_inplace",
+)
+OTHER_KERNELS = (
+    "__amd_rocclr_copyBuffer",
+    "sm80_xmma_gemm_f16f16",
+    "void at::native::reduce_kernel<512, 1>",
+    "Memcpy DtoD",
+    "reduce_1Block",
+)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_kernels_of_collectives_are_recognised(name: str, tmp_path: Path) -> None:
+    """By the names of all libraries in published traces, and otherwise by what PyTorch writes beside the name."""
+
+    def renamed(rank: int, kernel: str, **more: Any) -> dict[str, Any]:
+        text = json.dumps(profile(rank, step=gpu_step)).replace("ncclDevKernel_AllReduce_Sum_f32_RING_LL", kernel)
+        of_rank: dict[str, Any] = json.loads(text)
+        for event in of_rank["traceEvents"]:
+            event |= more if event["name"] == kernel else {}
+        return of_rank
+
+    job = read_job([written(tmp_path / "named", *(renamed(rank, name) for rank in range(2)))])
+    noted = {"args": {"Collective name": "allreduce"}}
+    unnamed = read_job([written(tmp_path / "noted", *(renamed(rank, "_a_kernel", **noted) for rank in range(2)))])
+
+    assert job.collectives == pytest.approx([1e-3] * 20)
+    assert unnamed.collectives == pytest.approx([1e-3] * 20)
+
+
+def test_kernels_of_work_are_not_taken_for_collectives() -> None:
+    assert [name for name in OTHER_KERNELS if kineto.KERNEL.search(name)] == []
+
+
+@pytest.mark.parametrize("seconds", [60.0, -0.001, 1e6])
+def test_clocks_that_differ_by_a_constant_change_nothing(seconds: float, tmp_path: Path) -> None:
+    """The same steps are compared, and a remark names a large difference."""
+    aligned = read_job([written(tmp_path / "aligned", profile(0), profile(1))])
+    shifted = read_job([written(tmp_path / "shifted", profile(0), profile(1, start=1e6 * seconds))])
+
+    assert shifted.gradients == pytest.approx(aligned.gradients)
+    assert shifted.collectives == pytest.approx(aligned.collectives)
+    assert bool(shifted.remarks) == (seconds > 1)
+
+
 def test_a_slow_rank_of_profiler_files_is_found_and_replayed(tmp_path: Path) -> None:
     """Also if each file is given by itself."""
     folder = written(tmp_path / "profiles", *(profile(rank) for rank in range(2)))
@@ -97,6 +152,11 @@ def test_a_slow_rank_of_profiler_files_is_found_and_replayed(tmp_path: Path) -> 
 
 def changed(**keys: Any) -> dict[str, Any]:
     return {**profile(1), **keys}
+
+
+def without_collectives(rank: int) -> dict[str, Any]:
+    events = profile(rank)["traceEvents"]
+    return {**profile(rank), "traceEvents": [each for each in events if "reduce" not in each["name"]]}
 
 
 REFUSED = {
@@ -113,7 +173,8 @@ REFUSED = {
     "many ranks without a file": ((profile(0, num_ranks=50), profile(1, num_ranks=50)), "no file of rank 2, 3, 4, 5, 6, 7, 8, 9, …: give"),
     "twice the same rank": ((profile(0), profile(0)), "are both of rank 0"),
     "other sizes": ((profile(0), profile(1, num_ranks=3)), "give the files of one job"),
-    "other times": ((profile(0), profile(1, start=1e12)), "are of different times"),
+    "other steps": ((profile(0, own=(10_000, 15_000)), profile(1, own=(10_000, 2_000))), "have steps that do not coincide"),
+    "no collective": ((without_collectives(0), without_collectives(1)), "has no collective in its steps"),
     "no steps": ((profile(0), changed(traceEvents=[])), "has no ProfilerStep#"),
     "a time that is none": ((profile(0), changed(traceEvents=[event("ProfilerStep#1", float("nan"), 1)])), "is none of torch.profiler"),
     "a text for a time": ((profile(0), changed(traceEvents=[event("x", "\x1b[2J", 1)])), "is none of torch.profiler"),  # type: ignore[arg-type]
