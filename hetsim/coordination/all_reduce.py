@@ -8,7 +8,7 @@ from functools import partial
 from typing import ClassVar
 
 from hetsim.coordination.base import Coordination
-from hetsim.coordination.bookkeeping.contributions import SynchronousContributions
+from hetsim.coordination.bookkeeping.contributions import ComputedSplit, SynchronousContributions
 from hetsim.coordination.bookkeeping.timings import UnreportedTimings, gather_timings
 from hetsim.coordination.plan import Plan, Split
 from hetsim.coordination.state import State
@@ -56,14 +56,14 @@ class SynchronousAllReduce(Coordination):
         while going and state.version != until and plan.has_next(state.next_sample):
             batches = plan.split(state.next_sample, self.allocation.shares(state.allocation))
             computed, group, gradient = yield from self.gradient_and_sum(node, plan, state, batches)
-            state = replace(state, next_sample=batches.stop, num_samples=state.num_samples + batches.num_samples)
+            state = state.evolve(next_sample=batches.stop, num_samples=state.num_samples + batches.num_samples)
             unreported = unreported.appended(batches, computed.seconds)
             epoch = plan.epoch(state.num_samples)
             timings, unreported = yield from gather_timings(unreported, state.version, asked=self.allocation.asks(state.allocation, epoch))
             group = add_timings(group, timings)
             weights = yield from Update(at=state.weights, gradient=gradient, in_place=True)
             allocation = self.allocation.observe(state.allocation, timings, epoch)
-            state = replace(state, version=state.version + 1, weights=weights, allocation=allocation)
+            state = state.evolve(version=state.version + 1, weights=weights, allocation=allocation)
             node.own["unreported"] = unreported
             going = yield from Commit(state.version, state, group)
         return state, unreported, going and plan.has_next(state.next_sample)
@@ -87,9 +87,9 @@ class SynchronousAllReduce(Coordination):
 
 def add_timings(group: SynchronousContributions, timings: Sequence[Contribution]) -> SynchronousContributions:
     """The group with the gathered seconds of all ranks, where a contribution has as many samples as the timings."""
-    return replace(group, timings=timings)
+    return replace(group, timings=timings) if timings else group
 
 
 def contributions(batches: Split, version: int, computed: Computed, staleness: int = 0) -> SynchronousContributions:
     """All ranks' contributions to an update. Their seconds and loss are this rank's, because it does not know other ranks' values."""
-    return SynchronousContributions(version, staleness=staleness).appended(batches, computed.seconds, computed.loss)
+    return SynchronousContributions(version, (ComputedSplit(batches, computed.seconds, computed.loss),), staleness=staleness)
