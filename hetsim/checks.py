@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import re
 import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ MAX_SUGGESTED, MAX_OPTIONS = 100, 1000
 ACCELERATORS = ("cuda",)
 """The kinds of devices besides the CPU. `hetsim.workloads.device` has a class for each."""
 DEVICE = re.compile(rf"auto|cpu|({'|'.join(ACCELERATORS)})(:(0|[1-9][0-9]{{0,3}}))?")
+_hidden = ContextVar("_hidden", default=False)
 MOST = 10**15
 """The default bound of whole numbers. Sums and products fit into 64 bits or a float."""
 
@@ -40,8 +43,20 @@ def finite(value: float) -> bool:
     return abs(value) < 2**63 if isinstance(value, int) else math.isfinite(value)
 
 
+@contextlib.contextmanager
+def values_hidden() -> Iterator[None]:
+    """Within this context, errors show no values. For a file that a config names, because somebody else may have chosen it."""
+    token = _hidden.set(True)
+    try:
+        yield
+    finally:
+        _hidden.reset(token)
+
+
 def shown(value: Any) -> str:
     """A value for an error, in at most `MAX_SHOWN` letters."""
+    if _hidden.get():
+        return "what the file says"
     try:
         text = repr(value)
     except ValueError:  # Python prints no integer of over 4300 digits

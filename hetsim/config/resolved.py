@@ -193,7 +193,8 @@ def named_gpus(cluster: Any) -> Named | None:
     from hetsim.catalogue.times import Choice
 
     entry = checks.mapping(f"cluster.{CATALOGUE}", config, required=("model",), optional=OPTIONAL, example=EXAMPLE)
-    catalogue = catalogue_of(entry.get("file"))
+    with checks.values_hidden():
+        catalogue = catalogue_of(entry.get("file"))
     factors = checks.mapping(f"cluster.{CATALOGUE}.factors", entry.get("factors") or {}, optional=[row.gpu for row in rows.values()])
     for name, factor in factors.items():
         checks.number(f"cluster.{CATALOGUE}.factors.{name}", factor)

@@ -143,3 +143,32 @@ def test_a_config_steers_no_terminal(
     printed = capsys.readouterr()
     assert "title" in printed.out + printed.err
     assert all(line.isprintable() for line in (printed.out + printed.err).replace("\t", " ").split("\n"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "hunter2",
+        "rows: hunter2",
+        "gpus: hunter2\nrows: []",
+        "gpus: {t4: {memory_gb: hunter2}}\nrows: []",
+        "models: {mine: {parameters: hunter2}}\nrows: []",
+        "rows: [hunter2]",
+        "rows: [{gpu: hunter2, model: resnet50, precision: amp, batch: 32, seconds: 1}]",
+        "rows: [{gpu: t4, model: hunter2, precision: amp, batch: 32, seconds: 1}]",
+        "rows: [{gpu: t4, model: resnet50, precision: hunter2, batch: 32, seconds: 1}]",
+        "rows: [{gpu: t4, model: resnet50, precision: amp, batch: hunter2, seconds: 1}]",
+        "rows: [{gpu: t4, model: resnet50, precision: amp, batch: 32, seconds: hunter2}]",
+    ],
+)
+def test_no_error_shows_a_value_of_a_file_that_a_config_names(text: str, tmp_path: Path) -> None:
+    """The config may come from somebody else, and name any file of the user."""
+    (tmp_path / "token").write_text(text, encoding="utf-8")
+    (tmp_path / "cluster").mkdir()
+    cluster = {"name": "theirs", "machines": [{"gpus": {"t4": 2}, "network": "10 Gbit/s"}]}
+    cluster["catalogue"] = {"model": "resnet50", "file": str(tmp_path / "token")}
+    (tmp_path / "cluster" / "theirs.yaml").write_text(yaml.safe_dump(cluster), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"rows|gpus|models|mapping") as refused:
+        hetsim.run("cluster=theirs", "workload=phantom", "method=ddp", "batch_size=64", config_dir=tmp_path, folder=tmp_path / "run")
+
+    assert "hunter2" not in str(refused.value)
