@@ -91,6 +91,11 @@ class Processes(Backend):
         check_devices(experiment)
         if experiment.cluster.faults.nodes or experiment.cluster.faults.pauses:
             check_faults(experiment, lost_after=self.lost_after_seconds)
+        if experiment.cluster.faults.checkpoint is not None:
+            raise ValueError(
+                "cluster.faults.checkpoint describes a simulated training, and real processes end with the last node that has the weights: "
+                "type cluster.faults.checkpoint=null, and checkpoint.every_seconds=… to resume the run yourself"
+            )
         if self.micro_batch is not None and not experiment.coordination.gives_up_gradients:
             raise ValueError(
                 f"backend.micro_batch={self.micro_batch} would do nothing, because "

@@ -95,7 +95,7 @@ def test_a_run_is_lost_with_the_last_rank_that_has_the_weights(tmp_path: Path) -
     """Though another comes back later, which has none."""
     schedule = [{"nodes": [0], "crash": 0.2, "repair": 30.0}, {"nodes": [1], "crash": 0.3}, {"nodes": [2], "crash": 0.4}]
 
-    with pytest.raises(RunFailed, match=r"^every node of the cluster is gone at 0\.4\d* s, and the weights are: the run is lost$"):
+    with pytest.raises(RunFailed, match=r"^every node of the cluster is gone at 0\.4\d* s, and so are the weights: the run is lost$"):
         survive(small("all_reduce", on=on_schedule(schedule), epochs=2000), Faults(), tmp_path, emulate="pad", lost_after=30)
 
     assert not (tmp_path / "run").exists()
@@ -248,5 +248,5 @@ def test_the_loss_of_the_last_member_and_of_who_has_the_record_of_a_run_that_is_
     over.store.set(OVER, "")
     over.keeper.hear("lost", 0, 0, 3.0, "was killed")
 
-    assert alone.told == [("failed", 2, "every node of the cluster is gone at 2 s, and the weights are: the run is lost")]
+    assert alone.told == [("failed", 2, "every node of the cluster is gone at 2 s, and so are the weights: the run is lost")]
     assert over.told == [("failed", 1, "the process of rank 0, which keeps the record of the run, was killed: the run is lost")]

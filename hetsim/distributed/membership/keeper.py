@@ -320,7 +320,7 @@ class Keeper:
         elif not self.view.over and not any(peer < run.num_workers for peer in (*members, *(awaited for awaited, _ in self._awaited))):
             self.tell((FAILED, 2, f"every node of the cluster is gone at {seconds:.3g} s and none comes back: the run is lost"))
         elif run.succession and not members:
-            self.tell((FAILED, 2, f"every node of the cluster is gone at {seconds:.3g} s, and the weights are: the run is lost"))
+            self.tell((FAILED, 2, f"every node of the cluster is gone at {seconds:.3g} s, and so are the weights: the run is lost"))
 
     def look(self, now: float) -> None:
         """Read the store: the beginning and the end of the run, joining ranks, and heartbeats."""
