@@ -44,6 +44,10 @@ def account(judged_job: JudgedJob) -> tuple[Part, ...]:
             communication += float(usual.sum()) / len(usual)
     rest = job.seconds - fastest - waiting - job.absent - sum(part.seconds for part in slow)
     communication = min(communication, max(0.0, rest))  # more is hidden behind computing
+    if (links := job.slow_links) is not None:
+        slow += [Part(ALWAYS, links.share * communication / len(links.ranks), rank, LINKS) for rank in links.ranks]
+        rest -= links.share * communication
+        communication -= links.share * communication
     return (
         Part(COMPUTING, fastest),
         *sorted(slow, key=lambda part: -part.seconds),

@@ -84,7 +84,7 @@ def _row(judged_job: JudgedJob, rank: int, stragglers: Sequence[Straggler]) -> t
 
 def _remarks(findings: StragglerFindings) -> Iterator[str]:
     job, replay = findings.judged_job.job, findings.replay
-    if job.collectives is not None:
+    if job.collectives is not None and job.slow_links is None:
         yield "a collective ends on all ranks together, so this trace does not show whose link is slow"
     if job.has_samples and _unequal(job.samples):
         yield "ranks have unequal shares of the batch: their steps are compared, not their samples"

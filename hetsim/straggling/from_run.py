@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from hetsim.cluster.network.collectives import Collectives
+from hetsim.cluster.parse.cluster import parse_cluster
 from hetsim.files.config_file import read_config
 from hetsim.files.summary_and_curve import check_has, read_summary
 from hetsim.results.comparison.time_use import ABSENT, SERVER, WAITING, TraceRows, read_rows, seconds_by_worker
 from hetsim.runtime.recording.recorder import ALL_REDUCE, GATHER, GRADIENT, MESSAGE, UPDATE
-from hetsim.straggling.job import Job, check_size, places, sums_by_step
+from hetsim.straggling.job import Job, SlowLinks, check_size, places, sums_by_step
+from hetsim.straggling.judging import LEAST_SLOWDOWN
 from hetsim.trust.shipped import choice
 
 MAX_SAMPLES = 10**12
+LINK_KEYS = "uplink_bytes_per_second", "downlink_bytes_per_second"
 
 
 def read_run(run: Path) -> Job:
@@ -32,6 +37,8 @@ def read_run(run: Path) -> Job:
     job_fields["num_samples"] = _num_samples(config)
     job_fields["capped_collectives"] = (summary.get("emulation") or {}).get("emulate") == "quota"
     reduced = rows.of(ALL_REDUCE, GATHER) & rows.of_workers
+    if reduced.any():
+        job_fields["slow_links"] = slow_links(config, int(rows.nbytes[reduced].max()), rows.num_workers)
     return _synchronous_job(rows, gradients, reduced, job_fields) if reduced.any() else _server_job(rows, gradients, job_fields)
 
 
@@ -46,6 +53,37 @@ def _num_samples(config: Mapping[str, Any]) -> int | None:
     workload = config.get("workload")
     num_samples = workload.get("num_samples") if isinstance(workload, Mapping) else None
     return num_samples if isinstance(num_samples, int) and 0 < num_samples < MAX_SAMPLES else None
+
+
+def slow_links(config: Mapping[str, Any], nbytes: int, num_ranks: int) -> SlowLinks | None:
+    """The ranks whose links the config describes as slower than the fastest rank's; None if it describes no such link.
+
+    Only the rates of links are read, because a config may come from outside. A cluster with racks or measured all-reduces is left out.
+    """
+    described = config.get("cluster")
+    nodes, network = (described.get(key) if isinstance(described, Mapping) else None for key in ("nodes", "network"))
+    if not (isinstance(nodes, list) and isinstance(network, Mapping) and all(isinstance(node, Mapping) for node in nodes)):
+        return None
+    counts = [node.get("count", 1) for node in nodes]
+    if not all(type(count) is int and count > 0 for count in counts) or sum(counts) != num_ranks or network.get("all_reduce_table"):
+        return None
+    links = [{key: node[key] for key in LINK_KEYS if key in node} for node in nodes]
+    kept = [{"count": count, "seconds_per_sample": 1, "overhead_seconds": 0, **link} for count, link in zip(counts, links, strict=True)]
+    rates_only = {key: network[key] for key in ("latency_seconds", "bytes_per_second", "sharing", "all_reduce") if key in network}
+    try:
+        cluster = parse_cluster({"name": "links", "nodes": kept, "network": rates_only, "server": {"seconds_per_update": 0}})
+    except ValueError:
+        return None
+    ends = [(cluster.capacity(("up", rank)), cluster.capacity(("down", rank))) for rank in range(num_ranks)]
+    rates = np.array([min(*of_rank, cluster.network.bytes_per_second) for of_rank in ends])
+    fastest = int(rates.argmax())
+    ranks = tuple(np.flatnonzero(rates * LEAST_SLOWDOWN < rates[fastest]).tolist())
+    if not ranks:
+        return None
+    healed = replace(cluster, nodes=(cluster.nodes[fastest],) * num_ranks)
+    seconds, fast_seconds = (Collectives(each).all_reduce_seconds(nbytes) for each in (cluster, healed))
+    slowdown = float(rates[fastest] / np.median(rates[list(ranks)]))
+    return SlowLinks(ranks, slowdown, max(0.0, 1 - fast_seconds / seconds) if seconds > 0 else 0.0)
 
 
 def _synchronous_job(rows: TraceRows, gradients: Any, reduced: Any, job_fields: Mapping[str, Any]) -> Job:

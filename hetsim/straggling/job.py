@@ -20,6 +20,17 @@ BYTES_OF_A_CELL = 300
 """The bytes of memory for each rank's step during the analysis."""
 
 
+@dataclass(frozen=True)
+class SlowLinks:
+    """The ranks whose links are described as slower than the fastest rank's. A collective's trace does not show them."""
+
+    ranks: tuple[int, ...]
+    slowdown: float
+    """The median of their slowdowns."""
+    share: float
+    """The share of a collective's seconds that it would save if all links were as fast as the fastest one."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Job:
     """The steps of a job, in order. Arrays have the shape (ranks, steps), with NaN for missing steps."""
@@ -35,6 +46,7 @@ class Job:
     """The seconds of a rank's messages to and from a server; None in jobs with collectives."""
     collectives: Floats | None = None
     """The seconds of each step's collectives after the last rank's entry, shape (steps,); None for a job with a server."""
+    slow_links: SlowLinks | None = None
     seconds: float
     """The seconds of the whole job."""
     nbytes: int

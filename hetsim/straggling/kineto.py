@@ -30,15 +30,19 @@ MEMORY_OF_A_BYTE = 8
 MAX_FILES = 4096
 STEP = re.compile(r"ProfilerStep#(\d{1,9})")
 COLLECTIVE = re.compile(r"(gloo|nccl|rccl|mpi|ucc|xccl|ccl|oneccl|hccl|lccl|cncl|eccl):")
-"""PyTorch's names of the operations of process groups: `nccl:all_reduce`, `xccl:all_reduce`, `gloo:broadcast`."""
+"""The operations of PyTorch's process groups: `nccl:all_reduce`, `gloo:broadcast`, `xccl:all_reduce` (github.com/intel/torch-xpu-ops)."""
 KERNEL = re.compile(
     r"nccl|rccl|msccl|oneccl|hccl|hcom_|cross_device_reduce|(one|two)_?shot_|multimem_|deep_ep::"
     r"|all_?reduce|reduce_?scatter|all_?gather|all_?to_?all|send_?recv",
     re.IGNORECASE,
 )
-"""Kernels that communicate. NVIDIA's and AMD's are `ncclDevKernel_AllReduce…`, `ncclDevKernel_Generic…`, `ncclDevKernel_SendRecv…`
-and `mscclKernel_…`, Ascend's `hcom_allReduce__…`, Intel's `oneccl_allreduce…`; vLLM's and PyTorch's own are `cross_device_reduce_1stage`
-and `two_shot_all_reduce_kernel`.
+"""Kernels that communicate:
+
+- NCCL, RCCL: `ncclDevKernel_AllReduce…`, `ncclDevKernel_Generic…`, `ncclDevKernel_SendRecv…` (github.com/NVIDIA/nccl, src/device)
+- MSCCL: `mscclKernel_Sum_half_Simple_false` (github.com/ROCm/rccl)
+- Ascend: `hcom_allReduce__428_0_1` (msprof's table COMMUNICATION_OP)
+- vLLM: `cross_device_reduce_1stage` (github.com/vllm-project/vllm, csrc)
+- PyTorch's symmetric memory: `two_shot_all_reduce_kernel` (github.com/pytorch/pytorch, torch/csrc/distributed/c10d/symm_mem)
 """
 SHOWN = 8
 """The number of missing ranks that an error lists."""

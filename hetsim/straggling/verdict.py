@@ -30,7 +30,7 @@ def share(value: float) -> str:
 def verdict(judged_job: JudgedJob, replay: Replay | None, parts: Sequence[Part]) -> str:
     """One or two sentences for each of the first causes, and what would help."""
     job = judged_job.job
-    causes = sorted(_causes(judged_job, replay), key=lambda cause: -cause[0])
+    causes = sorted([*_causes(judged_job, replay), *_slow_links(judged_job, parts)], key=lambda cause: -cause[0])
     named = [sentence for cost, sentence in causes[:MAX_NAMED] if cost >= LEAST_COST]
     if not causes:
         sends = "" if judged_job.links is None else " and send"
@@ -77,6 +77,17 @@ def _causes(judged_job: JudgedJob, replay: Replay | None) -> Iterator[tuple[floa
         cost = _cost(judged_job, group) if saved is None else saved
         of_what = "job's" if saved is not None or judged_job.job.collectives is not None else "ranks'"
         yield cost, f"{_sentence(judged_job, group)}, which costs {share(cost)} of the {of_what} time."
+
+
+def _slow_links(judged_job: JudgedJob, parts: Sequence[Part]) -> Iterator[tuple[float, str]]:
+    """The cost and the sentence of links that the config describes as slow."""
+    job = judged_job.job
+    if (links := job.slow_links) is not None:
+        cost = sum(part.seconds for part in parts if part.of == LINKS) / job.seconds
+        who = _ranks(links.ranks, job.num_ranks)
+        have = "has a link" if len(links.ranks) == 1 else "have links"
+        times = f"{links.slowdown:.3g} times slower than the fastest one"
+        yield cost, f"{who} {have} that the config describes as {times}, which costs {share(cost)} of the job's time."
 
 
 def _kind(straggler: Straggler) -> tuple[Any, ...]:

@@ -16,7 +16,7 @@ import hetsim
 from hetsim.cli.stragglers import main
 from hetsim.sim import Simulator
 from hetsim.straggling.accounting import ALWAYS, AT_TIMES, UNEXPLAINED, account
-from hetsim.straggling.from_run import read_run
+from hetsim.straggling.from_run import read_run, slow_links
 from hetsim.straggling.job import Job
 from hetsim.straggling.judging import COLLECTIVES, COMPUTING, LINKS, JudgedJob, judge_job
 from hetsim.straggling.replay import replay_job
@@ -312,6 +312,44 @@ def test_the_slow_link_of_a_worker_of_a_server_is_found(tmp_path: Path) -> None:
     assert [(each["rank"], each["part"], each["kinds"]) for each in its.data["stragglers"]] == [(3, LINKS, ["chronic"])]
     assert its.data["replay"]["saved"]["rank 3 at the median"] > 0.05
     assert abs(its.data["replay"]["error"]) < 0.05
+
+
+LINK = {"uplink_bytes_per_second": 1e7, "downlink_bytes_per_second": 1e7}
+
+
+def test_a_slow_link_of_a_job_with_collectives_is_the_one_that_its_config_describes(tmp_path: Path) -> None:
+    """A trace does not show it. Its cost is what the same job takes less without it."""
+    folders = []
+    for name, last in (("slow", LINK), ("healthy", {})):
+        nodes = [node(1e-3, count=3), {**node(1e-3), **last}]
+        folders.append(simulated(tmp_path / name, "ddp", *nodes))
+        (folders[-1] / "config.yaml").write_text(json.dumps({"seed": 0, "cluster": {"nodes": nodes, "network": NETWORK}}))
+    slow, healthy = (hetsim.stragglers(folder) for folder in folders)
+    less = 1 - healthy.data["seconds"] / slow.data["seconds"]
+    (cost,) = [part["seconds"] / slow.data["seconds"] for part in slow.data["parts"] if part["rank"] == 3]
+
+    assert cost == pytest.approx(less, abs=0.02)
+    assert slow.data["verdict"].startswith(
+        "Rank 3 has a link that the config describes as 100 times slower than the fastest one, which costs "
+    )
+    assert healthy.data["verdict"].startswith("No rank is slow")
+
+
+@pytest.mark.parametrize(
+    "cluster",
+    [
+        None,
+        {"nodes": 3, "network": {}},
+        {"nodes": [3], "network": {}},
+        {"nodes": [{"count": 10**12, **LINK}], "network": NETWORK},
+        {"nodes": [{"count": True, **LINK}, {"count": 3}], "network": NETWORK},
+        {"nodes": [{"count": 1, "uplink_bytes_per_second": "fast"}, {"count": 3}], "network": NETWORK},
+        {"nodes": [{"count": 1, **LINK}, {"count": 3, "slowdown": "/etc/passwd"}], "network": {}},
+    ],
+)
+def test_a_config_that_describes_no_links_is_not_asked(cluster: Any) -> None:
+    """It may come from outside."""
+    assert slow_links({"cluster": cluster}, 8, 4) is None
 
 
 def test_spells_are_replayed_at_their_moments(tmp_path: Path) -> None:
