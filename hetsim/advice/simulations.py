@@ -11,7 +11,7 @@ from dataclasses import asdict
 from functools import cached_property, partial
 from pathlib import Path
 from threading import Lock
-from time import perf_counter
+from time import process_time
 from types import TracebackType
 from typing import Any, Self
 
@@ -35,7 +35,7 @@ Refused = str
 TOGETHER = 6
 """The number of a method's variants that one process times one by one, because it composes the method only once."""
 SECONDS_ALONE = 3.0
-"""The seconds after which an advice starts other processes, which first import and compose for about as long."""
+"""The CPU-seconds after which an advice starts other processes, which first import and compose for about as long."""
 FILE = "answers.jsonl"
 """The file with the stored answers, in the folder of an advice."""
 WORDS = ("run", "words", "sizes")
@@ -110,7 +110,7 @@ class Simulations:
         self._opened_pool = opened_pool(engine, f"{__name__}:answering", processes, of="the simulations", first=config_dir)
         self._answering = answering(config_dir)
         self._seconds_alone = SECONDS_ALONE if alone else 0.0
-        """The seconds for which this process still answers."""
+        """The CPU-seconds for which this process still answers."""
 
     @cached_property
     def _pool(self) -> Pool:
@@ -194,12 +194,9 @@ class Simulations:
 
     def _simulate(self, question: dict[str, Any]) -> dict[str, Any]:
         """The answer of a process. Raises RunFailed if the process was killed."""
-        if self._seconds_alone <= 0:
-            answer: dict[str, Any] = self._pool.ask(question)
-            return answer
-        begin = perf_counter()
-        answer = self._answering(question, lambda _: None)
-        self._seconds_alone -= perf_counter() - begin
+        alone, begin = self._seconds_alone > 0, process_time()
+        answer: dict[str, Any] = self._answering(question, lambda _: None) if alone else self._pool.ask(question)
+        self._seconds_alone -= process_time() - begin
         return answer
 
 

@@ -219,6 +219,7 @@ class Coordination(ABC):
         group = self.grouped(group)
         if self.counts_alike and group:
             return [(rank, 1.0 / len(group)) for rank in ranks(group)]
+        group = tuple(group)  # whose contributions may be made when they are read
         return [(c.rank, factor) for c, factor in zip(group, self.factors(group, plan), strict=True)] if group else []
 
     @cached_property

@@ -68,7 +68,7 @@ def test_a_model_is_not_trained_in_the_process_of_the_question() -> None:
 def test_equal_nodes_stay_one_object_when_they_are_slowed() -> None:
     """Ranks 0 and 1 of four equal A100 are slower, and so are all T4."""
     question = asked(GPUS, None)
-    words = [*question.words_of_timing, "backend=sim"]
+    words = [*question.words_of_timing, "backend=sim", "workload=phantom"]
     factors = ((0, 1.5), (1, 1.5), *((rank, 2.0) for rank in range(4, 8)))
     cluster = variant_experiment(words, "ddp", Variant(slower=factors), None).cluster
 
@@ -79,7 +79,7 @@ def test_equal_nodes_stay_one_object_when_they_are_slowed() -> None:
 
 def test_clusters_that_differ_in_compute_alone_share_their_collectives() -> None:
     question = asked(GPUS, None)
-    words = [*question.words_of_timing, "backend=sim"]
+    words = [*question.words_of_timing, "backend=sim", "workload=phantom"]
     cluster, slower = (variant_experiment(words, "ddp", Variant(slower=slower), None).cluster for slower in ((), ((5, 2.0),)))
 
     assert shared_collectives(slower) is shared_collectives(cluster)

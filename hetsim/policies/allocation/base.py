@@ -54,8 +54,8 @@ def _largest_remainder(weights: Sequence[float], total: int, least: int) -> tupl
             break
         held = [at_least or lacks for at_least, lacks in zip(held, short, strict=True)]
     shares = [max(least, math.floor(quota)) for quota in quotas]
-    by_remainder = sorted(range(len(quotas)), key=lambda rank: (round(shares[rank] - quotas[rank], 9), rank))
-    for rank in by_remainder[: total - sum(shares)]:
+    remainders = [round(share - quota, 9) for share, quota in zip(shares, quotas, strict=True)]
+    for rank in sorted(range(len(quotas)), key=remainders.__getitem__)[: total - sum(shares)]:
         shares[rank] += 1
     return tuple(shares)
 
