@@ -65,6 +65,14 @@ class Straggler:
     cost: float | None = None
     """The share of the job's time that it would save at the pace of the fast ranks; None if only a simulation can show it."""
 
+    def healed(self, seconds: Floats, usual: Floats) -> Floats:
+        """The seconds of its ranks without its slowness. `usual` are their usual seconds without it."""
+        healed: Floats = seconds / self.slowdown
+        for spell in self.spells:
+            steps = slice(spell.first, spell.last + 1)
+            healed[:, steps] = np.minimum(healed[:, steps], usual[:, steps])
+        return healed
+
     @property
     def kinds(self) -> tuple[str, ...]:
         """The kinds of slowness: chronic, periodic, spells, stalls."""
@@ -90,11 +98,8 @@ class Judged:
         healed, usual = seconds.copy(), self.usual.copy()
         for straggler in stragglers:
             ranks = list(straggler.ranks)
-            for matrix in (healed, usual):
-                matrix[ranks] /= straggler.slowdown
-            for spell in straggler.spells:
-                steps = slice(spell.first, spell.last + 1)
-                healed[ranks, steps] = np.minimum(healed[ranks, steps], usual[ranks, steps])
+            usual[ranks] /= straggler.slowdown
+            healed[ranks] = straggler.healed(healed[ranks], usual[ranks])
         return healed
 
 
@@ -153,8 +158,9 @@ def judge(seconds: Floats, part: str) -> Judged:
         period = _period(spells)
         if often[rank] and period is None:
             chronic[rank], excess[rank], spells = True, on_average[rank], ()
-        rare = tuple(spell for spell in spells if period is None and spell.num_slow < LEAST_STEPS_OF_SPELL)
-        lasting = tuple(spell for spell in spells if spell not in rare)
+        least = LEAST_STEPS_OF_SPELL if period is None else 1
+        rare = tuple(spell for spell in spells if spell.num_slow < least)
+        lasting = tuple(spell for spell in spells if spell.num_slow >= least)
         if chronic[rank] or lasting:
             slowdown = float(np.exp(excess[rank])) if chronic[rank] else 1.0
             stragglers.append(Straggler(rank, part, slowdown, lasting, period, (rank,)))
@@ -261,7 +267,7 @@ def judge_job(job: Job) -> JudgedJob:
         stragglers += _costly(job, links, job.links)
     if collectives is None or job.collectives is None:
         return JudgedJob(job, computing, links, None, tuple(stragglers), None if stragglers else 0.0)
-    costs = [_cost(job, computing, job.computing, [straggler]) for straggler in stragglers]
+    costs = _costs_alone(job, computing, stragglers)
     cost = _cost(job, computing, job.computing, stragglers) if stragglers else 0.0
     of_collectives = _costly(job, collectives, job.collectives[None, :])
     costs += [_cost(job, collectives, job.collectives[None, :], [straggler]) for straggler in of_collectives]
@@ -282,6 +288,21 @@ def _costly(job: Job, judged: Judged, seconds: Floats) -> list[Straggler]:
 def _cost(job: Job, judged: Judged, seconds: Floats, stragglers: Sequence[Straggler]) -> float:
     """The share of the job's time that these stragglers cost."""
     return float(lost_seconds(seconds, judged.healed(seconds, stragglers), job.collectives is not None).sum()) / job.seconds
+
+
+def _costs_alone(job: Job, judged: Judged, stragglers: Sequence[Straggler]) -> list[float]:
+    """The share of the job's time that each of these stragglers would save if the others stayed slow."""
+    seconds = np.nan_to_num(job.computing)
+    second, longest = np.partition(seconds, len(seconds) - 2, axis=0)[-2:]
+    costs = []
+    for straggler in stragglers:
+        if straggler.rank is None:
+            costs.append(_cost(job, judged, job.computing, [straggler]))
+            continue
+        row, usual = seconds[[straggler.rank]], judged.usual[[straggler.rank]] / straggler.slowdown
+        others = np.where(row[0] == longest, second, longest)
+        costs.append(float((longest - np.maximum(others, straggler.healed(row, usual)[0])).sum()) / job.seconds)
+    return costs
 
 
 def lost_seconds(seconds: Floats, healed: Floats, waits_for_all: bool) -> Floats:

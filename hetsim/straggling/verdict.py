@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
@@ -164,8 +165,8 @@ def _stalls(judged_job: JudgedJob, group: Sequence[Straggler]) -> str:
         together = "together " if len(group[0].ranks) > 1 else ""
         when = f"every {periods[0]:.3g} steps" if periods else _steps(spells)
         return f"{together}{when} {how_long}"
-    steps = [step for spell in spells for step in range(spell.first, spell.last + 1)]
-    alone = sum(steps.count(step) == 1 for step in set(steps)) > len(set(steps)) / 2
+    counts = Counter(step for spell in spells for step in range(spell.first, spell.last + 1))
+    alone = sum(number == 1 for number in counts.values()) > len(counts) / 2
     often = f"every {np.median(periods):.3g} steps" if periods else f"{len(spells)} times in {judged_job.job.num_steps} steps"
     return f"{often}, {'each alone' if alone else 'mostly several together'}, {how_long}"
 
