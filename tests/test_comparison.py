@@ -494,6 +494,6 @@ def test_a_number_has_the_scale_that_it_has_in_a_table() -> None:
     """So both commands print the same mean of the same runs."""
     of_tables = {"final.train_loss": "final_loss", "final.test_accuracy": "final_accuracy"}
 
-    assert {key: SCALES.get(key, "linear") for key in NUMBERS.values()} == {
+    assert {key: SCALES.get(key, "from zero") for key in NUMBERS.values()} == {
         key: METRICS[of_tables.get(key, key)].scale for key in NUMBERS.values()
     }

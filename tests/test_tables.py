@@ -22,7 +22,7 @@ from hetsim.files.summary_and_curve import time_to, value_at
 from hetsim.results.reading.finished_runs import finished_runs
 from hetsim.results.tables.answer import answer
 from hetsim.results.tables.estimates import estimate, paired_ratio
-from hetsim.results.tables.metrics import Target
+from hetsim.results.tables.metrics import METRICS, Target
 from hetsim.results.tables.question import TableQuestion
 from hetsim.results.tables.table import Ranking, table
 
@@ -102,6 +102,15 @@ def test_an_interval_of_times_is_one_of_logarithms_and_never_reaches_zero() -> N
     assert (one.mean, one.low, one.high) == (7.0, None, None)
     same = estimate([0.1, 0.1, 0.1], scale="logarithmic")
     assert (same.mean, same.low, same.high) == pytest.approx((0.1, 0.1, 0.1), rel=1e-15)
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_no_interval_of_a_table_is_below_zero(name: str) -> None:
+    """However much the runs differ, because no number of a table is: neither times, rates and losses nor staleness."""
+    low = estimate([0.001, 0.9], scale=METRICS[name].scale).low
+
+    assert low is not None
+    assert low >= 0
 
 
 def test_a_number_that_some_run_lacks_has_no_mean() -> None:

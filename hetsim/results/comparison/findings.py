@@ -27,7 +27,7 @@ SCALES = {
     **dict.fromkeys(("updates_per_second", "samples_per_second", "final.train_loss"), "logarithmic"),
     **dict.fromkeys(("idle_share", "final.test_accuracy"), "share"),
 }
-"""The scales of numbers' intervals, as in tables. All others are linear."""
+"""The scales of numbers' intervals, as in tables. All others are linear from zero."""
 IN_SENTENCE = dict(zip(COMPONENTS, ("computing", "communication", "the server's updates", "waiting", "absence"), strict=True))
 """The components' names in a sentence."""
 WITHIN = " (within)"
@@ -146,7 +146,7 @@ def numbers(sides: Sides) -> list[ComparedNumber]:
     rows = []
     for name, key in (NUMBERS | {in_words(metric): f"final.{metric}" for metric in metrics}).items():
         first, second = ([_number(summary, key) for summary in side.summaries] for side in sides.both)
-        scale = SCALES.get(key, "linear")
+        scale = SCALES.get(key, "from zero")
         if scale == "logarithmic" and any(value is not None and value <= 0 for value in (*first, *second)):
             scale = "from zero"
         rows.append(compared_number(name, first, second, key=key.split(".")[-1], scale=scale, error=relative_error))

@@ -66,10 +66,10 @@ METRICS = {
     "samples_per_second": Metric("samples/s", True, "logarithmic", _entry("samples_per_second"), of_time=True),
     "updates_per_second": Metric("updates/s", True, "logarithmic", _entry("updates_per_second"), of_time=True),
     "seconds": Metric("seconds", False, "logarithmic", _entry("seconds"), printed=False, of_time=True),
-    "staleness_mean": Metric("staleness", False, "linear", _entry("staleness_mean")),
-    "staleness_p50": Metric("staleness p50", False, "linear", _entry("staleness_p50"), printed=False),
-    "staleness_p95": Metric("staleness p95", False, "linear", _entry("staleness_p95")),
-    "staleness_max": Metric("staleness at most", False, "linear", _entry("staleness_max")),
+    "staleness_mean": Metric("staleness", False, "from zero", _entry("staleness_mean")),
+    "staleness_p50": Metric("staleness p50", False, "from zero", _entry("staleness_p50"), printed=False),
+    "staleness_p95": Metric("staleness p95", False, "from zero", _entry("staleness_p95")),
+    "staleness_max": Metric("staleness at most", False, "from zero", _entry("staleness_max")),
     "idle_share": Metric("idle share", False, "share", _entry("idle_share")),
     "final_accuracy": Metric("final accuracy", True, "share", _final("test_accuracy")),
     "final_loss": Metric("final loss", False, "logarithmic", _final("train_loss")),
@@ -79,4 +79,5 @@ METRICS = {
 def metrics_of(runs: Iterable[FinishedRun], *, higher: str | None = None) -> dict[str, Metric]:
     """The metrics above, and the users' own metrics as `final.NAME`. For own metrics, less is better unless they are in `higher`."""
     own_metrics = dict.fromkeys(name for run in runs for name in run.summary["final"] if name not in ("train_loss", "test_accuracy"))
-    return METRICS | {f"final.{name}": Metric(f"final {name}", f"final.{name}" == higher, "linear", _final(name)) for name in own_metrics}
+    own = {f"final.{name}": Metric(f"final {name}", f"final.{name}" == higher, "from zero", _final(name)) for name in own_metrics}
+    return METRICS | own

@@ -119,7 +119,7 @@ def _server_without_effect(outcome: RunOutcome) -> str | None:
     """A remark on described properties of a server or of shared links that have no effect, because the method has no server."""
     experiment = outcome.experiment
     cluster, server = experiment.cluster, experiment.cluster.server
-    if experiment.coordination.needs_server:
+    if experiment.coordination.needs_server or cluster.calibrated is not None:  # a calibration wrote them
         return None
     plain, others = type(server)(), {"seconds_per_update", "device", "assumed", *server.assumed}
     differing = [part.name for part in fields(server) if getattr(server, part.name) != getattr(plain, part.name)]
