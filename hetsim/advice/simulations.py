@@ -60,7 +60,10 @@ class StoredAnswers:
 
     def __init__(self, folder: Path, described: str) -> None:
         check_folder("folder", folder)
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ValueError(f"--folder {folder} cannot be made ({error.strerror}): give the name of another folder") from None
         self._file = folder / FILE
         check_outputs_in("--folder", folder, [FILE], "hetsim-advise")
         part_from_hard_links(self._file)

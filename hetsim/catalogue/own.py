@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -11,8 +12,12 @@ import yaml
 
 from hetsim import checks
 from hetsim.catalogue.tables import OWN, PRECISIONS, Catalogue, Gpu, MeasuredStep, Model, Named, Source, shipped_catalogue
+from hetsim.cluster.quantities import SECONDS
+from hetsim.files.reading import read_bytes
 
 MAX_BYTES = 1_000_000
+MOST = 1e6
+"""The most GB of a memory, and GB/s inside a machine."""
 EXAMPLE = "rows: [{gpu: rtx3090, model: my-net, precision: amp, batch: 32, seconds: 0.14, how: by hand}]"
 CALIBRATED = "hetsim-calibrate, "
 """How rows begin to say that they were measured by a calibration."""
@@ -42,9 +47,9 @@ def read_file(file: Path) -> dict[str, Any]:
     try:
         if not file.is_file() or file.stat().st_size > MAX_BYTES:
             raise ValueError(f"{title} is not a file of at most {MAX_BYTES} bytes")
-        text = file.read_text(encoding="utf-8")
-        if "&" in text or "*" in text:
-            raise ValueError(f"{title} contains & or *, which could stand for more than fits into memory: write each value out")
+        text = read_bytes(file, max_bytes=MAX_BYTES).decode("utf-8")
+        if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):
+            raise ValueError(f"{title} refers to a value by *, which could stand for more than fits into memory: write each value out")
         documents = [*yaml.safe_load_all(text)]
     except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError):
         raise ValueError(f"{title} cannot be read as YAML: write {EXAMPLE}") from None
@@ -98,7 +103,7 @@ def _list(value: Any) -> list[Any]:
 
 def _parse_gpu(name: str, config: Any) -> Gpu:
     entry = checks.mapping(f"gpus.{name}", config or {}, optional=OF_GPU)
-    sizes = {key: None if entry.get(key) is None else 1e9 * checks.number(f"gpus.{name}.{key}", entry[key]) for key in OF_GPU[1:]}
+    sizes = {key: None if entry.get(key) is None else 1e9 * _number(f"gpus.{name}.{key}", entry[key]) for key in OF_GPU[1:]}
     return Gpu(name, str(entry.get("title", name)), memory_bytes=sizes["memory_gb"], inside=sizes["inside_gb_per_second"])
 
 
@@ -111,8 +116,21 @@ def _parse_model(name: str, config: Any) -> Model:
 def _parse_row(key: str, config: Any) -> MeasuredStep:
     entry = checks.mapping(key, config, required=("gpu", "model", "precision", "batch", "seconds"), optional=("how",), example=EXAMPLE)
     precision = checks.choice(f"{key}.precision", entry["precision"], PRECISIONS)
-    batch, seconds = checks.whole(f"{key}.batch", entry["batch"]), checks.seconds(f"{key}.seconds", entry["seconds"])
+    batch, seconds = checks.whole(f"{key}.batch", entry["batch"]), _seconds(f"{key}.seconds", entry["seconds"])
     return MeasuredStep(str(entry["gpu"]).lower(), str(entry["model"]).lower(), precision, batch, seconds, OWN, str(entry.get("how", "")))
+
+
+def _seconds(key: str, value: Any) -> float:
+    return checks.seconds(key, SECONDS.read(key, value) if isinstance(value, str) else value)
+
+
+def _number(key: str, value: Any) -> float:
+    """A number of at most `MOST`, also as YAML's own readers do not read it: 16e9."""
+    with contextlib.suppress(ValueError):
+        value = float(value) if isinstance(value, str) else value
+    if checks.number(key, value) > MOST:
+        raise ValueError(f"{key} must be at most {MOST:g}, not {checks.shown(value)}")
+    return float(value)
 
 
 def added_steps(file: Path, gpu: str, model: str, parameters: int, precision: str, steps: Mapping[int, float], how: str) -> bytes:

@@ -15,7 +15,7 @@ from typing import Any
 
 from hetsim import checks
 
-TEXT = re.compile(r"([-+]?(?:[0-9][0-9_]*\.?[0-9]*|\.[0-9]+)(?:e[-+]?[0-9]{1,2})?)\s*([a-zµμ][a-zµμ/]*)", re.IGNORECASE)
+TEXT = re.compile(r"([-+]?(?:[0-9]+(?:_[0-9]+)*\.?[0-9]*|\.[0-9]+)(?:e[-+]?[0-9]{1,2})?)\s*([a-zµμ][a-zµμ/]*)", re.IGNORECASE)
 MAX_LETTERS = 50
 CARDS = re.compile(r"([0-9]{1,9})\s*[x×*]\s*(.+)", re.IGNORECASE)
 """Several network cards of one rate, such as 8 x 400 Gbit/s."""

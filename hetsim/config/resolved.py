@@ -17,6 +17,7 @@ from omegaconf import OmegaConf
 from hetsim import checks
 from hetsim.cluster.parse.machines import OF_NODE, OUTWARDS
 from hetsim.cluster.parse.network import SHARING, network_mapping
+from hetsim.cluster.parse.nodes import check_number_of_nodes
 from hetsim.cluster.quantities import convert_to_si
 from hetsim.trust.shipped import choice, configs
 from hetsim.workloads.device import AUTO, CPU, usual_kind
@@ -265,6 +266,7 @@ def _ranks(machines: Sequence[Any]) -> dict[str, tuple[int, ...]]:
                 starts = range(first, first + copies * num_gpus, num_gpus)
                 ranks[name] = (*ranks.get(name, ()), *(rank for start in starts for rank in range(start, start + count)))
             first += count
+            check_number_of_nodes("the number of GPUs of cluster.machines", first + (copies - 1) * num_gpus)
         first += (copies - 1) * num_gpus
     return ranks
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import re
 import reprlib
 import stat
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any, BinaryIO, TypeGuard
 
 MAX_BYTES = 10**8
 """The maximum length of a text file of a run."""
@@ -20,16 +22,33 @@ MAX_SKIPPED = 10
 """The maximum number of broken runs to list."""
 
 
+def open_file(path: Path) -> BinaryIO:
+    """A file from outside, for reading. Raises ValueError for a pipe or a device, which hetsim would wait for, and OSError."""
+    file = os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)), "rb")
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise ValueError(f"{path} is not a file: {REMEDY}")
+    return file
+
+
+def read_bytes(path: Path, *, max_bytes: int = MAX_BYTES) -> bytes:
+    """A file's content. Raises ValueError for what is no file, or longer than `max_bytes`, and OSError.
+
+    A file of the kernel is empty, because its size is zero.
+    """
+    with open_file(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > max_bytes:
+            raise ValueError(f"{path} is {size} bytes long, as no such file of a run is: {REMEDY}")
+        return file.read(size)
+
+
 def read_text(path: Path, *, max_bytes: int = MAX_BYTES) -> str:
     """A file's text. Raises ValueError if the file is not text, or longer than `max_bytes`."""
     try:
-        status = path.stat()
+        path.stat()
         check_is_no_link(path)
-        if not stat.S_ISREG(status.st_mode):
-            raise ValueError(f"{path} is not a file: {REMEDY}")
-        if status.st_size > max_bytes:
-            raise ValueError(f"{path} is {status.st_size} bytes long, as no such file of a run is: {REMEDY}")
-        return path.read_text(encoding="utf-8")
+        return io.TextIOWrapper(io.BytesIO(read_bytes(path, max_bytes=max_bytes)), encoding="utf-8").read()
     except OSError as error:
         raise ValueError(f"{path} cannot be read ({error.strerror}): {REMEDY}") from None
     except UnicodeDecodeError as error:

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from hetsim.files.reading import brief, check_is_no_link, from_json, is_number, read_text, shown
+from hetsim.files.reading import brief, check_is_no_link, from_json, is_number, open_file, read_bytes, shown
 from hetsim.memory import check_fits
 from hetsim.results.writing.describe import duration
 from hetsim.straggling.job import Floats, Job, check_size
@@ -25,8 +25,8 @@ from hetsim.straggling.job import Floats, Job, check_size
 ENDINGS = (".json", ".json.gz")
 MAX_BYTES = 2**30
 """The maximum length of a file's text."""
-MEMORY_OF_A_BYTE = 8
-"""The memory for each byte of JSON while it is read."""
+MEMORY = {b"": 4, b"{": 240, b"[": 64}
+"""The memory of JSON while it is read: for each byte, for each mapping and for each list, in bytes."""
 MAX_FILES = 4096
 STEP = re.compile(r"ProfilerStep#(\d{1,9})")
 COLLECTIVE = re.compile(r"(gloo|nccl|rccl|mpi|ucc|xccl|ccl|oneccl|hccl|lccl|cncl|eccl):")
@@ -156,20 +156,19 @@ def _read(path: Path) -> _File:
 
 def _text(path: Path) -> str:
     """The text of a file, compressed or not."""
-    if not path.name.endswith(".gz"):
-        if path.is_file():
-            check_fits(str(path), MEMORY_OF_A_BYTE * path.stat().st_size, "profile fewer steps")
-        return read_text(path, max_bytes=MAX_BYTES)
     check_is_no_link(path)
     try:
-        with gzip.open(path) as file:
-            packed = file.read(MAX_BYTES + 1)
-        if len(packed) > MAX_BYTES:
-            raise ValueError(f"{path} unpacks to over {MAX_BYTES} bytes: profile fewer steps")
-        check_fits(str(path), MEMORY_OF_A_BYTE * len(packed), "profile fewer steps")
-        return packed.decode("utf-8")
+        if path.name.endswith(".gz"):
+            with open_file(path) as packed, gzip.open(packed) as file:
+                content = file.read(MAX_BYTES + 1)
+            if len(content) > MAX_BYTES:
+                raise ValueError(f"{path} unpacks to over {MAX_BYTES} bytes: profile fewer steps")
+        else:
+            content = read_bytes(path, max_bytes=MAX_BYTES)
+        check_fits(str(path), sum(nbytes * content.count(part) for part, nbytes in MEMORY.items()), "profile fewer steps")
+        return content.decode("utf-8")
     except (OSError, EOFError, zlib.error) as error:
-        raise ValueError(f"{path} cannot be unpacked ({brief(error)}): {REMEDY}") from None
+        raise ValueError(f"{path} cannot be read or unpacked ({brief(error)}): {REMEDY}") from None
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not text ({error.reason} at byte {error.start}): {REMEDY}") from None
 

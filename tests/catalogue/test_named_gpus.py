@@ -78,12 +78,27 @@ def test_rows_of_ones_own_join_the_catalogue(tmp_path: Path) -> None:
     assert "my-net" in "\n".join(answered(catalogue_of(str(file)), ["t4", "my-net"]))
 
 
+def test_rows_are_read_as_configs_are(tmp_path: Path) -> None:
+    """Times have units, 16e9 is a number, and a quoted & is a letter."""
+    file = tmp_path / "own.yaml"
+    file.write_text(
+        "gpus: {mine: {title: 'A & B *', memory_gb: 16e0}}\n"
+        "rows: [{gpu: mine, model: resnet50, precision: amp, batch: 32, seconds: 140 ms}]\n"
+    )
+    catalogue = catalogue_of(str(file))
+
+    assert catalogue.gpus["mine"].title == "A & B *"
+    assert catalogue.gpus["mine"].memory_bytes == 16e9
+    assert [row.seconds for row in catalogue.rows if row.gpu == "mine"] == [0.14]
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
         ("rows: [{gpu: t4}]", "are missing"),
         ("rows: 3", "rows must be a list"),
-        ("rows: &a [*a]", "contains & or \\*"),
+        ("rows: &a [*a]", "refers to a value by \\*"),
+        ("gpus: {t4: {memory_gb: 1.0e+308}}\nrows: []", "gpus.t4.memory_gb must be at most 1e\\+06, not 1e\\+308"),
         ("rows: [!!python/object/apply:os.system [ls]]", "cannot be read as YAML"),
         (
             "rows: [{gpu: t5, model: resnet50, precision: amp, batch: 1, seconds: 1}]",

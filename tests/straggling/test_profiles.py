@@ -201,8 +201,8 @@ def test_a_packed_file_is_not_unpacked_beyond_bounds(tmp_path: Path, monkeypatch
     monkeypatch.setattr(kineto, "MAX_BYTES", 1000)
     for content, words in (
         (gzip.compress(b" " * 10**6), "unpacks to over 1000 bytes"),
-        (gzip.compress(b"{}" * 100)[:-12], "cannot be unpacked"),
-        (b"{}", "cannot be unpacked"),
+        (gzip.compress(b"{}" * 100)[:-12], "cannot be read or unpacked"),
+        (b"{}", "cannot be read or unpacked"),
         (gzip.compress(b"\xff"), "is not text"),
     ):
         paths = [tmp_path / "0.json.gz", tmp_path / "1.json.gz"]

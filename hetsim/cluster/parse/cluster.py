@@ -17,7 +17,7 @@ from hetsim.cluster.parse.faults import add_pauses, parse_faults
 from hetsim.cluster.parse.hosts import parse_hosts
 from hetsim.cluster.parse.machines import translate_machines
 from hetsim.cluster.parse.network import network_mapping, parse_between, parse_network, parse_racks, parse_server
-from hetsim.cluster.parse.nodes import parse_nodes, replace_numbers
+from hetsim.cluster.parse.nodes import check_number_of_nodes, parse_nodes, replace_numbers
 from hetsim.cluster.parse.validity import parse_calibration
 from hetsim.cluster.parse.values import LINKS
 from hetsim.cluster.quantities import convert_to_si
@@ -50,6 +50,7 @@ def parse_cluster(config: Any) -> Cluster:
     nodes: list[NodeSpec] = []
     for index, (key, row) in enumerate(rows):
         nodes += parse_nodes(key, row, seed, index)
+        check_number_of_nodes("the number of cluster.nodes", len(nodes))
     if not nodes:
         raise ValueError("cluster.nodes is empty: describe at least one node")
     shared = entries["network"]

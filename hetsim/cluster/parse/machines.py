@@ -14,7 +14,7 @@ from hetsim.cluster.network.collectives import AUTO
 from hetsim.cluster.parse import values
 from hetsim.cluster.parse.network import EXAMPLE as NETWORK
 from hetsim.cluster.parse.network import OF_SERVER
-from hetsim.cluster.parse.nodes import CHANGES, MAX_NODES_PER_ROW, OF_ROW
+from hetsim.cluster.parse.nodes import CHANGES, MAX_NODES, OF_ROW, check_number_of_nodes
 from hetsim.cluster.parse.values import LINKS, Card
 
 LATENCY_INSIDE, LATENCY_TCP, LATENCY_RDMA = 2e-6, 24e-6, 3e-6
@@ -107,6 +107,8 @@ def translate_machines(entries: Mapping[str, Any]) -> TranslatedMachines:
         _parse_machine(f"cluster.machines.{index}", config, reference, network.get("bytes_per_second"), racks)
         for index, config in enumerate(configs)
     ]
+    num_nodes = sum(machine.num_copies * sum(kind.num_nodes for kind in machine.kinds) for machine in machines)
+    check_number_of_nodes("the number of GPUs of cluster.machines", num_nodes)
     _refuse_unused(configs, network, reference)
     rows: list[tuple[str, Any]] = []
     number = 0
@@ -195,7 +197,7 @@ def _parse_machine(key: str, config: Any, reference: Mapping[str, Any], default_
             f"{checks.suggestion(rack, racks)}"
         )
     kinds = _parse_kinds(key, entry, reference)
-    count = checks.whole(f"{key}.count", entry.pop("count", 1), most=MAX_NODES_PER_ROW)
+    count = checks.whole(f"{key}.count", entry.pop("count", 1), most=MAX_NODES)
     card = values.card(f"{key}.network", entry.pop("network", default_card))
     if card.num_cards > 1 and kinds[0].inside.rate == 0.0:
         kinds = [kinds[0]._replace(inside=Inside(card.up))]
@@ -293,7 +295,7 @@ def _take_number(key: str, row: dict[str, Any]) -> int:
             f"{key} has no count: write gpus: {GPUS}, with the time of {next(iter(row), 'a GPU')}, or a name of the catalogue, "
             "such as gpus: {t4: 4}, with catalogue: {model: resnet50}"
         )
-    return checks.whole(f"{key}.count", row.pop("count"), most=MAX_NODES_PER_ROW)
+    return checks.whole(f"{key}.count", row.pop("count"), most=MAX_NODES)
 
 
 def _check_row(key: str, row: Mapping[str, Any], num_gpus: int, *, beside: str) -> None:

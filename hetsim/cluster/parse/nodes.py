@@ -31,7 +31,8 @@ OF_ROW = ("count", *DRAWN, "table", *CPU, *COLD, FIRST, *OTHERS)
 """All keys of a row."""
 EXAMPLE = "{count: 2, seconds_per_sample: 2.5 ms, overhead_seconds: 1 ms}"
 
-MAX_NODES_PER_ROW = 1_000_000
+MAX_NODES = 1_000_000
+"""The most nodes of a cluster."""
 MAX_FACTOR = 1e9
 """The maximum factor by which a slow spell slows or speeds up work."""
 
@@ -40,6 +41,12 @@ MAX_COST = 1e9
 
 
 ROW = 10  # number of the random stream of drawn nodes; those of a run are in outages.py
+
+
+def check_number_of_nodes(key: str, number: int) -> None:
+    """Raise ValueError for more nodes than a cluster may have."""
+    if number > MAX_NODES:
+        raise ValueError(f"{key} must be at most {MAX_NODES}, not {number}: so many nodes would not fit into memory")
 
 
 def parse_nodes(key: str, config: Any, seed: int, index: int) -> Iterator[NodeSpec]:
@@ -58,8 +65,7 @@ def parse_nodes(key: str, config: Any, seed: int, index: int) -> Iterator[NodeSp
         table = ()
     entry = values.expand_network(key, entry)
     count = checks.whole(f"{key}.count", entry["count"])
-    if count > MAX_NODES_PER_ROW:
-        raise ValueError(f"{key}.count must be at most {MAX_NODES_PER_ROW}, not {count}: so many nodes would not fit into memory")
+    check_number_of_nodes(f"{key}.count", count)
     drawn: dict[str, list[float]] = {}
     for place, name in enumerate(DRAWN):
         if isinstance(entry.get(name), Mapping):
