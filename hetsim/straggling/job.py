@@ -42,6 +42,8 @@ class Job:
     """The seconds of a rank's own work after the collective."""
     samples: Floats
     """The samples of each gradient."""
+    loading: Floats | None = None
+    """The seconds of a rank's computing in which it waits for its data loader; None if unknown."""
     links: Floats | None = None
     """The seconds of a rank's messages to and from a server; None in jobs with collectives."""
     collectives: Floats | None = None

@@ -48,6 +48,8 @@ SHOWN = 8
 """The number of missing ranks that an error lists."""
 REMEDY = "give the files that torch.profiler wrote, one for each rank"
 MICRO = 1e-6
+LOADING = "enumerate(DataLoader)"
+"""How PyTorch begins the name of a call for the next batch."""
 LEAST_SHIFT = 1.0
 """The difference of clocks in seconds that a remark reports."""
 UNIT = 1024
@@ -56,12 +58,12 @@ UNIT = 1024
 
 @dataclass(frozen=True)
 class _File:
-    """A rank's steps: seconds of own work and of waiting, by the step's number."""
+    """A rank's steps: seconds of own work, of waiting and of loading, by the step's number."""
 
     path: Path
     rank: int
     num_ranks: int
-    steps: dict[int, tuple[float, float]]
+    steps: dict[int, tuple[float, float, float]]
     ends: dict[int, float]
     """The end of the last collective in each step, or of a step without any, in seconds of the host's clock."""
     nbytes: int
@@ -98,7 +100,8 @@ def read_profiles(paths: Sequence[Path], source: str) -> Job:
         raise ValueError(
             f"{source} has no collective in its steps, so work cannot be told from waiting: profile the GPU, too, and {REMEDY}"
         )
-    working, waiting = (np.array([[file.steps[number][column] for number in numbers] for file in files]) for column in (0, 1))
+    columns = np.array([[file.steps[number] for number in numbers] for file in files])
+    working, waiting, loading = (columns[:, :, column] for column in range(3))
     if working.max() <= 0:
         raise ValueError(f"{source} has steps that take no time: {REMEDY}")
     return Job(
@@ -109,6 +112,7 @@ def read_profiles(paths: Sequence[Path], source: str) -> Job:
         collectives=waiting.min(axis=0),
         seconds=float(np.mean(working + waiting, axis=0).sum()),
         nbytes=max(file.nbytes for file in files),
+        loading=loading,
         has_samples=False,
         remarks=(f"clocks differ by up to {duration(shifts)}: steps were compared by their numbers",) if shifts > LEAST_SHIFT else (),
     )
@@ -147,7 +151,8 @@ def _read(path: Path) -> _File:
         raise ValueError(f"{path} has no ProfilerStep#: give the profiler a schedule, and call its step() in each step")
     waiting = _waiting_intervals(rows)
     spans = {number: (event["ts"], event["ts"] + event["dur"]) for number, event in steps.items()}
-    split_steps = {number: _split(span, waiting) for number, span in spans.items()}
+    loading = _union(event for event in rows if event["name"].startswith(LOADING))
+    split_steps = {number: (*_split(span, waiting), _split(span, loading)[1]) for number, span in spans.items()}
     shift = (base if is_number(base) else 0) * 1e-3
     ends = {number: MICRO * (_last_end(span, waiting) + shift) for number, span in spans.items()}
     nbytes = max((_nbytes(event) for event in rows if "allreduce" in event["name"].lower() or "all_reduce" in event["name"]), default=0)

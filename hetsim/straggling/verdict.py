@@ -77,7 +77,7 @@ def _causes(judged_job: JudgedJob, replay: Replay | None) -> Iterator[tuple[floa
         saved = _saved(judged_job, group, replay)
         cost = _cost(judged_job, group) if saved is None else saved
         of_what = "job's" if saved is not None or judged_job.job.collectives is not None else "ranks'"
-        yield cost, f"{_sentence(judged_job, group)}, which costs {share(cost)} of the {of_what} time."
+        yield cost, f"{_sentence(judged_job, group)}{_phase(judged_job, group)}, which costs {share(cost)} of the {of_what} time."
 
 
 def _slow_links(judged_job: JudgedJob, parts: Sequence[Part]) -> Iterator[tuple[float, str]]:
@@ -147,6 +147,17 @@ def _sentence(judged_job: JudgedJob, group: Sequence[Straggler]) -> str:
         often = f"every {first.period:.3g} steps" if first.period else _steps(first.spells)
         how.append(f"{'' if how else whose}{takes} {mean:.2f} times as long {often}")
     return f"{who} {'are' if many else 'is'} slow{' together' if first.rank is None and many else ''}: {', and '.join(how)}"
+
+
+def _phase(judged_job: JudgedJob, group: Sequence[Straggler]) -> str:
+    """Whether most of the lost seconds are spent in loading data, in words."""
+    job = judged_job.job
+    if job.loading is None or group[0].part != COMPUTING:
+        return ""
+    excess = np.nan_to_num(job.computing - judged_job.computing.healed(job.computing, group))
+    loading = np.maximum(0.0, job.loading - np.median(job.loading, axis=1).min())
+    in_loading = np.minimum(loading, excess).sum()
+    return " (in loading data)" if in_loading > excess.sum() / 2 else ""
 
 
 def _stalls(judged_job: JudgedJob, group: Sequence[Straggler]) -> str:

@@ -124,6 +124,19 @@ def test_kernels_of_collectives_are_recognised(name: str, tmp_path: Path) -> Non
     assert unnamed.collectives == pytest.approx([1e-3] * 20)
 
 
+@pytest.mark.parametrize(
+    ("loading", "words"), [(6_000, " (in loading data), which costs"), (100, "as long as the fastest rank's, which costs")]
+)
+def test_a_rank_that_waits_for_its_loader_is_said_to(loading: float, words: str, tmp_path: Path) -> None:
+    """The profiler marks the calls for a batch. Rank 1 is slower by 5,000 microseconds a step."""
+    profiles = [profile(rank) for rank in range(2)]
+    steps = [each["ts"] for each in profiles[1]["traceEvents"] if each["name"].startswith("ProfilerStep")]
+    name = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
+    profiles[1]["traceEvents"] += [event(name, ts, loading, "user_annotation") for ts in steps]
+
+    assert words in hetsim.stragglers(written(tmp_path / "profiles", *profiles), replay=False).data["verdict"]
+
+
 def test_kernels_of_work_are_not_taken_for_collectives() -> None:
     assert [name for name in OTHER_KERNELS if kineto.KERNEL.search(name)] == []
 
