@@ -68,7 +68,7 @@ def test_an_advice_about_named_gpus_keeps_to_what_is_known(number: int) -> None:
     for gpu, samples, most in shares(question, findings):
         assert most is None or samples <= most, gpu
     said = text(findings)
-    assert (", unless the " in findings.sentence) == ("the recommendation changes across" in said)
+    assert (", unless " in findings.sentence) == ("the recommendation changes across" in said)
     assert question.named is not None
     assert all(str(times) in said for times in question.named.times.values())
     assert f"batches of {question.experiment.batch_size}" in said
