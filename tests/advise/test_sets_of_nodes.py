@@ -297,7 +297,7 @@ def test_on_drawn_clusters_it_is_what_an_exhaustive_search_finds(number: int) ->
     """Within 2 %, of all candidates and of those that train alike (`benchmarks/exhaustive.py`)."""
     exhaustive = run_path(str(BENCHMARKS / "exhaustive.py"))
 
-    ratios, line = exhaustive["judged"](str(number), exhaustive["drawn"](number), exhaustive["candidates"](), Here())
+    ratios, line = exhaustive["judged"](str(number), exhaustive["drawn"](number), exhaustive["candidates"](), Here(), False)
 
     assert max(ratios) < 1.02, line
 
