@@ -4,14 +4,14 @@
 the first 150; the second 150 are for the end. The questions are three clusters on which an earlier advice was wrong; readme stands for the
 commands of README.md.
 
-Each line is a cluster: how many times as long as the fastest the advised one takes, of all candidates and of those that train as DDP does.
-Times are those of the simulator, for 12 global batches.
+Each line is a cluster: how many times as long as the fastest the advised one takes, of all candidates and of those that train as DDP
+does. Times are those of the simulator, for 12 global batches.
 
-With `full` (`exhaustive full first`), trainings have 600 global batches. All candidates are timed for 45. Then those within 5 % of the best of
-their method are timed for all 600, if it is not twice as slow as the fastest.
+With `full` (`exhaustive full first`), trainings have 600 global batches. All candidates are timed for 45. Then those within 5 % of the
+best of their method are timed for all 600, if it is not twice as slow as the fastest.
 
-A cluster has 2 to 12 nodes of one to three kinds, single or in boxes that share an uplink; some have a slow link or a straggler. No node has
-noise, so that a time is a number.
+A cluster has 2 to 12 nodes of one to three kinds, single or in boxes that share an uplink; some have a slow link or a straggler. No
+node has noise, so that a time is a number.
 """
 
 from __future__ import annotations

@@ -320,8 +320,10 @@ def with_names(entries: Mapping[str, Any]) -> dict[str, Any]:
 
 def _warn_of_other_model(entries: Mapping[str, Any]) -> None:
     """Warn if the times of named GPUs are of another model than the one that the run trains."""
-    named, workload = named_gpus(entries.get("cluster")), entries.get("workload")
-    if named is not None and isinstance(workload, Mapping) and not _is_phantom(workload):
+    workload = entries.get("workload")
+    if not isinstance(workload, Mapping) or _is_phantom(workload):
+        return
+    if (named := named_gpus(entries.get("cluster"))) is not None:
         model, trained = named.model.name, choice("workload", workload)
         warnings.warn(
             f"the times of the named GPUs are those of {model}, not of workload={trained}: workload=phantom stands for {model}, and "
