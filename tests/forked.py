@@ -272,11 +272,13 @@ def _serve_one(connection: socket.socket) -> None:
     between = os.fork()
     if between == 0:
         between = os.getpid()
+        start = Start(*json.loads(text.decode("utf-8", "surrogateescape")))
+        signal.pthread_sigmask(signal.SIG_SETMASK, start.mask)  # before anybody knows whom to send a signal
         pid = os.fork()
         if pid == 0:
             while os.getppid() == between:
                 time.sleep(0.0002)
-            _become(Start(*json.loads(text.decode("utf-8", "surrogateescape"))), files)
+            _become(start, files)
         os.write(write, str(pid).encode())
         os._exit(0)
     os.waitpid(between, 0)
@@ -303,7 +305,6 @@ def _become(start: Start, files: Sequence[int]) -> NoReturn:
             os.setsid()
         elif start.group >= 0:
             os.setpgid(0, start.group)
-        signal.pthread_sigmask(signal.SIG_SETMASK, start.mask)
         status = _run(start)
     except BaseException:
         traceback.print_exc()

@@ -13,7 +13,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pytest
@@ -28,7 +28,7 @@ from hetsim.cli.report import main as report_main
 from hetsim.cli.stragglers import main as stragglers_main
 from hetsim.cli.table import main as table_main
 from hetsim.files.identity import config_header, finished_summary
-from hetsim.files.reading import REMEDY
+from hetsim.files.reading import REMEDY, open_file
 from hetsim.results.reading.intervals import read_trace
 from hetsim.runtime.recording.recorder import GRADIENT, MESSAGE, UPDATE
 from hetsim.runtime.recording.trace import as_table
@@ -310,14 +310,14 @@ def test_a_file_that_may_not_be_read_is_one_sentence(
     command: str, name: str, sweep: Path, told: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As if somebody else had made it."""
-    path, read_text = sweep / "run" / name, Path.read_text
+    path = sweep / "run" / name
 
-    def guarded(self: Path, **options: Any) -> str:
-        if self == path:
+    def guarded(file: Path) -> BinaryIO:
+        if file == path:
             raise PermissionError(13, "Permission denied", str(path))
-        return read_text(self, **options)
+        return open_file(file)
 
-    monkeypatch.setattr(Path, "read_text", guarded)
+    monkeypatch.setattr("hetsim.files.reading.open_file", guarded)
 
     assert told(command) == f"{path} cannot be read (Permission denied): {REMEDY}"
 

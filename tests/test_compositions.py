@@ -114,7 +114,7 @@ def test_hydra_composes_each_choice_once(monkeypatch: pytest.MonkeyPatch) -> Non
             entries = quick.entries(["workload=phantom", f"method={method}", f"seed={seed}", "learning_rate=0.5"])
             assert (entries["method"], entries["seed"], entries["optimizer"]["lr"]) == (method, seed, 0.5)
 
-    assert composed == [["workload=phantom", "method=ssgd"], ["workload=phantom", "method=asgd"]]
+    assert composed == [["method=ssgd", "workload=phantom"], ["method=asgd", "workload=phantom"]]
     assert len(resolved) == 2
 
 

@@ -6,6 +6,7 @@ import _thread
 import contextlib
 import os
 import signal
+import sys
 import threading
 import time
 from pathlib import Path
@@ -66,7 +67,9 @@ def _ignored(*_: object) -> None:
 
 def _end_by_force(number: int) -> None:
     time.sleep(LAST_SECONDS)
-    for process in _descendants(os.getpid()):
+    processes = _descendants(os.getpid())
+    sys.setswitchinterval(LAST_SECONDS + 60)  # the main thread may wait for them, and must not end first
+    for process in processes:
         with contextlib.suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)
     os._exit(128 + number)

@@ -24,11 +24,9 @@ MAX_SKIPPED = 10
 
 def open_file(path: Path) -> BinaryIO:
     """A file from outside, for reading. Raises ValueError for a pipe or a device, which hetsim would wait for, and OSError."""
-    file = os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)), "rb")
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        file.close()
+    if not stat.S_ISREG(path.stat().st_mode):
         raise ValueError(f"{path} is not a file: {REMEDY}")
-    return file
+    return os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)), "rb")
 
 
 def read_bytes(path: Path, *, max_bytes: int = MAX_BYTES) -> bytes:

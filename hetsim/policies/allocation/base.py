@@ -152,7 +152,11 @@ class Allocation(ABC):
         return self.has("observe")
 
     def has(self, name: str) -> bool:
-        """Whether the class has a method of this name of its own."""
+        """Whether the class has a method of this name of its own.
+
+        Args:
+            name: the name of a method of Allocation.
+        """
         return getattr(type(self), name) is not getattr(Allocation, name)
 
     def observe(self, state: Any, timings: Sequence[Contribution], epoch: int = 0) -> Any:
