@@ -308,7 +308,7 @@ BOUNDS = {
     "modules of fewer than 60 lines with one reader": 18,
     "files of hetsim": 428,
     "% of lines that import": 8.0,
-    "lines of hetsim": 56_970,
+    "lines of hetsim": 56_957,
 }
 """What a reader of hetsim pays (`tests/trips.py`). These numbers may only fall: lower one as soon as the code allows it."""
 

@@ -16,7 +16,7 @@ from hetsim.cluster.model import MACHINE, Cluster
 from hetsim.cluster.parse.values import LINKS
 from hetsim.config.resolved import number_in_words
 from hetsim.policies.allocation.base import proportional
-from hetsim.results.writing.describe import duration
+from hetsim.results.writing.describe import duration, listed_in_words, numbers_in_words
 
 PHANTOM = "A phantom trains nothing: workload=own (docs/guide/own-workload.md) or a shipped workload says how fast the loss falls."
 
@@ -86,11 +86,6 @@ def _gpus(name: str, ranks: Sequence[int], of_name: Sequence[int]) -> str:
     return every if len(ranks) == len(of_name) else f"{number_in_words(len(ranks))} of {every} ({noun_with_numbers('node', ranks)})"
 
 
-def listed_in_words(phrases: Sequence[str]) -> str:
-    """Phrases as a list: a, b and c."""
-    return " and ".join(filter(None, (", ".join(phrases[:-1]), phrases[-1])))
-
-
 def machines(ranks: Sequence[int], cluster: Cluster) -> str:
     """Ranks in words. Whole machines with several GPUs are named by number: machine 1 (nodes 2 to 5) and node 7."""
     members: dict[int, list[int]] = {}
@@ -113,14 +108,7 @@ def _machine(rack: str | None) -> int | None:
 
 def noun_with_numbers(noun: str, numbers: Sequence[int]) -> str:
     """Numbers in words: node 3; nodes 2 to 5; nodes 0, 1, 4 and 7."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    shown = [text for run in runs for text in ([f"{run[0]} to {run[-1]}"] if len(run) > 2 else map(str, run))]
-    return f"{noun}{'s' if len(numbers) > 1 else ''} {listed_in_words(shown)}"
+    return f"{noun}{'s' if len(numbers) > 1 else ''} {numbers_in_words(numbers)}"
 
 
 def gain_reason(candidate: Candidate, cluster: Cluster, ddp_step: StepParts, step: StepParts | None) -> str:
@@ -232,10 +220,7 @@ def loss_hint(question: AdviceQuestion) -> str:
 
 
 def script_hint(candidate: Candidate, *, num_nodes: int, split: bool) -> str:
-    """How to train your own model with the candidate, on so many nodes.
-
-    `split`: whether its batches are unequal, perhaps by the question's own words.
-    """
+    """How to train your own model with the candidate, on this number of nodes. `split`: whether its batches are unequal."""
     if num_nodes == 1 and candidate.synchronous:
         return "train with it: your own script, which needs no DistributedDataParallel there"
     if not candidate.synchronous:

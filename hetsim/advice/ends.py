@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hetsim.advice.candidates import Candidate
-from hetsim.advice.decision import label, listed_in_words
+from hetsim.advice.decision import label
 from hetsim.advice.timing import Timing, ranking
 from hetsim.cluster.model import Cluster
 from hetsim.config.resolved import Named
+from hetsim.results.writing.describe import listed_in_words
 
 BETTER = 0.99
 """Another choice is better if it takes at most this fraction of the recommendation's time."""

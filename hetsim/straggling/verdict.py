@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import groupby
 from typing import Any
 
 import numpy as np
 
-from hetsim.results.writing.describe import duration
+from hetsim.results.writing.describe import duration, listed_in_words, numbers_in_words
 from hetsim.straggling.accounting import COMMUNICATION, UNEXPLAINED, WAITING, Part
 from hetsim.straggling.job import Floats
 from hetsim.straggling.judging import COLLECTIVES, COMPUTING, LEAST_COST, LINKS, Judged, JudgedJob, Spell, Straggler, lost_seconds
@@ -188,20 +187,14 @@ def _ranks(ranks: Sequence[int], num_ranks: int) -> str:
         return f"Rank {ranks[0]}"
     if len(ranks) == num_ranks:
         return f"All {num_ranks} ranks"
-    runs = [[rank for _, rank in run] for _, run in groupby(enumerate(ranks), key=lambda pair: pair[1] - pair[0])]
-    words = [word for run in runs for word in ([f"{run[0]} to {run[-1]}"] if len(run) > 2 else map(str, run))]
-    return f"Ranks {_list(words)} of {num_ranks}"
+    return f"Ranks {numbers_in_words(ranks)} of {num_ranks}"
 
 
 def _steps(spells: Sequence[Spell]) -> str:
     """In which steps these spells are: in step 15; in steps 15, 35 and 40 to 55."""
     steps = [f"{spell.first}" if spell.first == spell.last else f"{spell.first} to {spell.last}" for spell in spells[:MAX_SPELLS]]
     more = [f"{len(spells) - len(steps)} more times"] if len(spells) > len(steps) else []
-    return f"in step{'' if steps[0].isdigit() and len(spells) == 1 else 's'} {_list([*steps, *more])}"
-
-
-def _list(words: Sequence[str]) -> str:
-    return " and ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else words[0]
+    return f"in step{'' if steps[0].isdigit() and len(spells) == 1 else 's'} {listed_in_words([*steps, *more])}"
 
 
 def _savings(replay: Replay) -> str:

@@ -1,10 +1,11 @@
-"""Describe a run in words, for the terminal."""
+"""Numbers, times and lists in words, and a run in words for the terminal."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 from hetsim.files.schema import own_metrics
@@ -152,6 +153,17 @@ def duration(seconds: float) -> str:
     name, size = unit_of_time(seconds)
     value = seconds / size if seconds >= SHOWN_SECONDS else 0.0
     return f"{value:.1f} {name}" if 3600 <= seconds < 100 * size else f"{formatted(float(f'{value:.3g}'))} {name}"
+
+
+def listed_in_words(phrases: Sequence[str]) -> str:
+    """Phrases as a list: a, b and c."""
+    return " and ".join(filter(None, (", ".join(phrases[:-1]), phrases[-1])))
+
+
+def numbers_in_words(numbers: Sequence[int]) -> str:
+    """Increasing numbers as a list: 0, 1, 4 and 7 to 9."""
+    runs = [[number for _, number in run] for _, run in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0])]
+    return listed_in_words([text for run in runs for text in ([f"{run[0]} to {run[-1]}"] if len(run) > 2 else map(str, run))])
 
 
 def _list(sizes: Sequence[int] | Mapping[str, int]) -> str:
