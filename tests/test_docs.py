@@ -32,6 +32,7 @@ from hetsim.cluster.parse.cluster import parse_cluster
 from hetsim.config import methods
 from hetsim.config.build import build_experiment
 from hetsim.config.compose import composed
+from hetsim.config.plausible import implausible
 from hetsim.results.tables.metrics import METRICS
 from hetsim.runtime.world import effect_types
 from hetsim.trust.shipped import configs
@@ -383,7 +384,8 @@ def test_each_run_that_a_page_shows_can_be_composed() -> None:
     for page, words in shown:
         try:
             config = composed([word for word in words if not word.startswith("hydra.sweep")])
-            build_experiment(config.entries)
+            experiment, _ = build_experiment(config.entries)
+            assert implausible(config.entries, experiment.cluster) == []
         except ValueError as error:
             pytest.fail(f"{page}: hetsim {shlex.join(words)}: {error}")
     assert len(shown) > 12

@@ -20,6 +20,7 @@ from hetsim.trust.signatures import is_missing, written_arguments
 pytestmark = pytest.mark.slow
 
 PHANTOM = "workload=phantom budget.epochs=null budget.updates=5 pictures=false method=asgd"
+NODE = "seconds_per_sample: 1 ms, overhead_seconds: 0"
 STEP_LR = "_target_: torch.optim.lr_scheduler.StepLR"
 FAULTS = "+cluster.faults={schedule: [FAULT]}"
 UNIX = "the first fault of node 3 is at 1700000000 s, after the run's end at 0.4344 s, so it did not happen: cluster.faults counts seconds"
@@ -34,7 +35,7 @@ TOLD: dict[str, str] = {
     f"{PHANTOM} +optimizer.nonsense=1": "optimizer.nonsense is not an option of torch.optim.SGD: add '~optimizer.nonsense' to leave it out",
     f"{PHANTOM} optimizer=muon +optimizer.momentun=1": "momentun is not an option of hetsim.workloads.muon.Muon; did you mean 'momentum'?",
     f"{PHANTOM} optimizer._target_=torch.optim.Nothing": "torch.optim.Nothing does not exist: name a class such as torch.optim.SGD",
-    f"{PHANTOM} method=local_sgd +local_optimizer.speed=1": "local_optimizer.speed is not an option of torch.optim.SGD",
+    f"{PHANTOM.replace('asgd', 'local_sgd')} +local_optimizer.speed=1": "local_optimizer.speed is not an option of torch.optim.SGD",
     f"{PHANTOM} learning_rate_schedule={{{STEP_LR}, step_size: 2, gama: 1}}": "learning_rate_schedule.gama is not an option of",
     f"{PHANTOM} learning_rate_schedule={{_target_: torch.optim.lr_scheduler.ChainedScheduler, schedulers: [{{{STEP_LR}, size: 2}}]}}": (
         "learning_rate_schedule.schedulers.0.size is not an option of"
@@ -53,6 +54,14 @@ TOLD: dict[str, str] = {
     f"-m {PHANTOM} hydra.sweep.dir=sweep": "hydra.run.dir=run does nothing with -m",
     f"{PHANTOM} hydra.verbose=false": "",
     f"{PHANTOM} workload.num_samples=1 batch_size=100000": "",
+    f"{PHANTOM} batch_size=64 batch_size=128": "batch_size is given twice, and the last one counts: leave one out",
+    f"{PHANTOM} cluster.nodes=[{{count: 4, count: 3, {NODE}}}]": "count in cluster.nodes is given twice, and the last one counts",
+    f"{PHANTOM} workload.num_parameters=25": "workload.num_parameters is 25, which is probably a mistake (usual: 1000 to 1e+14): type its",
+    f"{PHANTOM} +cluster.nodes.0.slowdown=late.csv": "the slowdown of node 0 begins at 100 s, after the run's end at 0.3048 s",
+    f"workload=quadratic budget.epochs=2 learning_rate_schedule={{{STEP_LR}, step_size: 20}}": (
+        "learning_rate_schedule.step_size first changes the rate after 20 epochs, and the run ended after 2: a schedule steps once per"
+    ),
+    "workload=quadratic budget.epochs=1 batch_size=4096": "batch_size=4096 is above the 2048 samples of workload=quadratic",
     "workload=quadratic workload.num_samples=1 batch_size=100000": (
         "batch_size=100000 is more than 1000 times the number of samples of workload=quadratic, 1: lower it, because a batch would "
         "repeat each"
@@ -73,6 +82,8 @@ def test_what_does_nothing_is_told(typed: str, tmp_path: Path, monkeypatch: pyte
     for name, shape in (("first", (8, 3, 8, 8)), ("last", (8, 8, 8, 3))):
         x, y = np.ones(shape, dtype=np.float32), np.arange(8) % 2
         np.savez(f"{name}.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+
+    Path("late.csv").write_text("seconds,factor\n0,1\n100,3\n", encoding="utf-8")
 
     status = exit_status(monkeypatch, "hetsim", main, *words(typed), "hydra.run.dir=run")
 

@@ -66,7 +66,7 @@ def test_a_joblib_sweep_reports_failures_of_other_processes_and_goes_on_where_it
     assert "Traceback" not in told.err
     assert error.read_text() == f"{sentence}\n"
     assert set(first) == {"ssgd-mixed4-s0-sim"}
-    assert again.err == ""
+    assert re.fullmatch(r"hetsim: warning: ssgd-mixed4-s1-sim-\w+: seed does nothing, because .*\n", again.err)
     assert again.out.endswith(f"2 runs (1 were there already) in {os.path.relpath(tmp_path)}\n")
     assert set(finished(tmp_path)) == {"ssgd-mixed4-s0-sim", "ssgd-mixed4-s1-sim"}
     assert finished(tmp_path)["ssgd-mixed4-s0-sim"] == first["ssgd-mixed4-s0-sim"]

@@ -14,7 +14,7 @@ from hetsim.checks import one_line
 from hetsim.cli.command import command
 from hetsim.cli.ending import LAUNCHED, raise_at_signals, said
 from hetsim.cli.ending import status as ended
-from hetsim.config.arguments import asks_to_show, defaults, idle_word, read_arguments, show, verbose
+from hetsim.config.arguments import asks_to_show, defaults, idle_word, read_arguments, repeated_key, show, verbose
 from hetsim.config.errors import USERS, report, show_traceback, tell_stopped
 from hetsim.distributed.environment import GOES_ON, WATCH, is_launched
 from hetsim.distributed.launch.failure_report import leave_reason
@@ -65,6 +65,8 @@ def main() -> None:
                     print(f"hetsim: nothing is typed, so this is {defaults()}: 'hetsim --help' lists what to type", file=sys.stderr)
                 outcome = run_single(words, config_dir=typed.config_dir, name=typed.config_name, verbose=verbose(words))
                 status = 0 if outcome.failure is None else 1
+        if status == 0 and not is_launched() and (key := repeated_key(words)):
+            print(f"hetsim: warning: {one_line(key)} is given twice, and the last one counts: leave one out", file=sys.stderr)
         if status == 0 and not is_launched() and (word := idle_word(words, multirun=typed.multirun)):
             print(f"hetsim: warning: {one_line(word)} does nothing {'with' if typed.multirun else 'without'} -m", file=sys.stderr)
     except RunStopped as stopped:
@@ -124,5 +126,5 @@ def _exit(status: int) -> NoReturn:
 def _own_warnings() -> Iterator[None]:
     """Within this context, a Python warning is printed as one line."""
     with warnings.catch_warnings():
-        warnings.showwarning = lambda message, *_, **__: print(f"hetsim: warning: {one_line(str(message))}", file=sys.stderr)
+        warnings.showwarning = lambda message, *_, **__: print(f"hetsim: warning: {one_line(str(message))}", file=sys.stderr, flush=True)
         yield

@@ -37,6 +37,16 @@ COMMON: dict[str, tuple[tuple[str, ...], Standard]] = {
 """Distributions drawn without SciPy: names of the shape parameters, and a function that draws `size` numbers with loc 0 and scale 1."""
 
 
+MEANS: dict[str, Callable[..., float]] = {
+    "expon": lambda: 1.0,
+    "gamma": lambda a: a,
+    "lognorm": lambda s: math.exp(min(s * s / 2, 700)),
+    "pareto": lambda b: b / (b - 1) if b > 1 else math.inf,
+    "uniform": lambda: 0.5,
+    "weibull_min": lambda c: math.exp(min(math.lgamma(1 + 1 / c), 700)),
+}
+"""The means of the common distributions with loc 0 and scale 1."""
+
 EMPIRICAL = "empirical"
 """The distribution of measured numbers: each number is equally probable."""
 
@@ -124,6 +134,19 @@ def parse_distribution(key: str, config: Any) -> Distribution:
     else:
         _check_support(key, name, parameters)
     return Distribution(name, parameters, key)
+
+
+def mean_of(config: Mapping[str, Any]) -> float:
+    """The mean of the distribution that a valid config describes."""
+    name, loc, scale = config["distribution"], config.get("loc"), config.get("scale")
+    shapes = {key: float(value) for key, value in config.items() if key not in ("distribution", "file", "loc", "scale")}
+    if name == EMPIRICAL or name in MEANS:
+        mean = 1.0 if name == EMPIRICAL else MEANS[name](**shapes)
+    else:
+        from scipy import stats
+
+        mean = float(getattr(stats, name)(**shapes).mean())
+    return (0.0 if loc is None else loc) + (1.0 if scale is None else scale) * mean
 
 
 def _shapes(key: str, name: str) -> tuple[str, ...]:

@@ -7,12 +7,16 @@ import contextlib
 import io
 import re
 import textwrap
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from string import Template
 from typing import Any
 
+import yaml
 from hydra._internal.utils import get_args_parser
 from omegaconf import OmegaConf
+from omegaconf._utils import get_yaml_loader
 
 from hetsim.checks import printable
 from hetsim.config.compositions import Compositions, hydra_version, without_hydra, written_out
@@ -99,6 +103,27 @@ def idle_word(words: Sequence[str], *, multirun: bool) -> str | None:
     """A word about sweeps in a single run, or about single runs in a sweep, which has no effect; None if there is none."""
     idle = re.compile(r"hydra\.run\..*" if multirun else r"hydra([./](sweeper|launcher)|\.sweep)\b.*")
     return next((word for word in words if idle.fullmatch(word)), None)
+
+
+def repeated_key(words: Sequence[str]) -> str | None:
+    """A key that is typed twice, or is twice in a typed mapping, of which only the last value counts; None if there is none."""
+    typed = [word.lstrip("+").partition("=") for word in words if not word.startswith("~")]
+    keys = Counter((key, value.startswith("{")) for key, _, value in typed)
+    twice = (key for (key, _), count in keys.items() if count > 1)
+    within = (f"{name} in {key}" for key, _, value in typed if "{" in value and (name := _repeated_name(value)))
+    return next(chain(twice, within), None)
+
+
+def _repeated_name(value: str) -> str | None:
+    """A key that a mapping in a typed value has twice."""
+    try:
+        yaml.load(value, Loader=get_yaml_loader())
+    except yaml.YAMLError as error:
+        duplicate = re.match(r"found duplicate key (\S+)", getattr(error, "problem", None) or "")
+        return duplicate[1] if duplicate else None
+    except ValueError:  # the run reports what is no value
+        pass
+    return None
 
 
 def defaults() -> str:

@@ -14,6 +14,7 @@ from hetsim import checks
 from hetsim.checkpoints.folder import has_checkpoints, newest
 from hetsim.config.build import build_experiment
 from hetsim.config.compose import Composed
+from hetsim.config.plausible import implausible
 from hetsim.distributed.environment import check_alone, is_launched
 from hetsim.files.identity import check_holds_no_other, identity_in
 from hetsim.runtime.experiment import Experiment
@@ -25,13 +26,18 @@ Lock = Callable[[Path], contextlib.AbstractContextManager[None]]
 
 
 def start(
-    run: Composed, lock: Lock | None = None, watch: Callable[[Point], None] | None = None, *, goes_on: bool = False
+    run: Composed,
+    lock: Lock | None = None,
+    watch: Callable[[Point], None] | None = None,
+    *,
+    goes_on: bool = False,
+    tell: Callable[[str], None] | None = None,
 ) -> dict[str, Any] | None:
     """The summary of the run; None in a process that does not lead. Of a launcher's processes, which share the folder, one locks it.
 
     `watch` is called with each evaluation of a simulated run, and may end the run by an exception. With `goes_on` the run resumes from
-    its own checkpoint, if the folder has one. RunFailed or ValueError with one sentence if the folder is in use, or contains another
-    finished run that this one does not resume.
+    its own checkpoint, if the folder has one. `tell` is called with each warning that is known before the run. RunFailed or ValueError
+    with one sentence if the folder is in use, or contains another finished run that this one does not resume.
     """
     experiment, backend = build_experiment(run.entries)
     if backend.name == "sim":
@@ -39,9 +45,14 @@ def start(
     check_download(experiment, run.words)
     if goes_on and not is_launched():  # a launcher's processes may not share the folder
         experiment = dataclasses.replace(experiment, resume=saved_by(run.folder, run.identity))
+    if doubts := implausible(run.entries, experiment.cluster):
+        experiment = dataclasses.replace(experiment, doubts=tuple(doubts))
     leads = backend.leads(experiment)
     if leads:
         warn_without_checkpoints(experiment, run.words)
+        if tell is not None:
+            for doubt in doubts:
+                tell(doubt)
     with lock(run.folder) if lock is not None and leads else contextlib.nullcontext():
         if leads and not (experiment.resume is not None and run.folder.resolve() == experiment.resume.resolve().parent.parent):
             check_holds_no_other(run.folder, run.identity)

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hetsim import checks
-from hetsim.cluster.improbable import improbable_value
 from hetsim.cluster.model import Cluster
 from hetsim.coordination.base import Coordination
 from hetsim.coordination.bookkeeping.pools import AlignedPools, Pools
@@ -79,6 +78,8 @@ class Experiment:
     """The checkpoint file from which the run resumes."""
     watch: Callable[[Point], None] | None = None
     """Called with each evaluation in virtual time. An exception from it ends the run. Real runs are evaluated after their end."""
+    doubts: tuple[str, ...] = ()
+    """Warnings about values of the config that are almost surely mistakes."""
 
     def __post_init__(self) -> None:
         """Check everything that needs neither data nor torch."""
@@ -135,11 +136,6 @@ class Experiment:
     def num_workers(self) -> int:
         """N."""
         return self.cluster.num_workers
-
-    @property
-    def remark(self) -> str | None:
-        """A remark on a value of the cluster that is probably a mistake; None if there is none."""
-        return improbable_value(self.cluster)
 
     @cached_property
     def regions(self) -> Regions | None:

@@ -47,6 +47,12 @@ def _single_run(config: Composed, verbose: bool) -> Outcome:
 
     name = checks.printable(os.path.relpath(config.folder))
     summary = failure = None
+    told: list[str] = []
+
+    def tell(warning: str) -> None:
+        print(f"hetsim: warning: {warning}", file=sys.stderr, flush=True)
+        told.append(warning)
+
     try:
         if config.folder.is_symlink():
             raise ValueError(f"{config.folder} is a link, and would be written through: set hydra.run.dir to another folder")
@@ -54,7 +60,7 @@ def _single_run(config: Composed, verbose: bool) -> Outcome:
             if first_rank():
                 print(f"{name} holds this run, finished: nothing is left to do", flush=True)
             return Outcome(name, config.words, already=True)
-        summary = start(config, only_run_in)
+        summary = start(config, only_run_in, tell=tell)
     except Exception as error:
         if not isinstance(error, USERS) and out_of_memory(error) is not None:
             raise
@@ -69,7 +75,8 @@ def _single_run(config: Composed, verbose: bool) -> Outcome:
     if summary is not None:
         print(describe(summary))
         for warning in summary["warnings"]:
-            print(f"hetsim: warning: {warning}", file=sys.stderr)
+            if warning not in told:
+                tell(warning)
         print(f"  files in {name}", flush=True)
     return Outcome(name, config.words, failure=failure)
 

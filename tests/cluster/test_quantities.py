@@ -9,7 +9,6 @@ import pytest
 from cluster_runs import world
 from worlds import node
 
-from hetsim.cluster.improbable import improbable_value
 from hetsim.cluster.parse.cluster import parse_cluster
 from hetsim.cluster.quantities import BYTES, COUNT, KINDS, RATE, SECONDS, SECONDS_PER_BYTE, convert_to_si, kind_of
 from hetsim.config.compose import composed
@@ -243,23 +242,3 @@ def test_every_run_of_a_sweep_may_have_its_unit(tmp_path: Path) -> None:
     shown = str(table)
     assert all(text in shown for text in ("10 Gbit/s", "100Mbit/s", "1000000000"))
     assert "'" not in shown.split("\n\n")[0]
-
-
-@pytest.mark.parametrize(
-    ("parts", "said"),
-    [
-        (world(node(2.5, count=2)), "seconds_per_sample of node 0 is 2.5 seconds"),
-        (
-            world(node(1.0), network={"latency_seconds": 0, "bytes_per_second": 1.0}),
-            "cluster.network.bytes_per_second is 1 bytes per second",
-        ),
-        (world(node(1.0), server={"uplink_bytes_per_second": "10 bit/s"}), "a link of the server is 1.25 bytes per second"),
-        (world(node(1.0, latency_seconds=20)), "latency_seconds of node 0 is 20 seconds"),
-        (world(node(1.0, count=2, uplink_bytes_per_second=1e3)), None),
-    ],
-)
-def test_a_value_that_is_almost_surely_a_mistake_is_one_warning(parts: dict[str, Any], said: str | None) -> None:
-    """And what is merely slow is none."""
-    warned = improbable_value(parse_cluster(parts))
-
-    assert warned is None if said is None else str(warned).startswith(f"{said}, which is probably a mistake: plain numbers are in seconds")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import fields
 
+from hetsim.runtime.budget import DEFAULT_EPOCHS
 from hetsim.runtime.recording.outcome import RunOutcome
 
 FELT = 0.1
@@ -22,7 +23,7 @@ def remarks(outcome: RunOutcome) -> list[str]:
         experiment.coordination.remark(outcome.last),
         experiment.coordination.allocation.remark(outcome.num_epochs),
         _budget(outcome),
-        experiment.remark,
+        *experiment.doubts,
         _tables(outcome),
         _weighting(outcome),
         _doubts(outcome),
@@ -30,6 +31,9 @@ def remarks(outcome: RunOutcome) -> list[str]:
         _server_without_effect(outcome),
         _keys_without_effect(outcome),
         _late_faults(outcome),
+        _late_slowdowns(outcome),
+        _late_schedules(outcome),
+        _large_batch(outcome),
         _unsaved_weights(outcome),
         _unused_workers(outcome),
         _closed_pools(outcome),
@@ -156,6 +160,53 @@ def _late_faults(outcome: RunOutcome) -> str | None:
     return (
         f"the first fault of node {rank}{others} is at {seconds:.10g} s, after the run's end at {end:.4g} s, so it did not happen: "
         "cluster.faults counts seconds from the beginning of the run"
+    )
+
+
+def _late_slowdowns(outcome: RunOutcome) -> str | None:
+    """A remark on the first recorded slowdown of a node or a link that begins after the end of the run."""
+    end, cluster = outcome.applied.seconds, outcome.experiment.cluster
+    nodes = {id(node): (rank, node) for rank, node in reversed([*enumerate(cluster.nodes)])}
+    recorded = [(f"slowdown of node {rank}", node.slowdown) for rank, node in nodes.values() if rank not in cluster.faults.pauses]
+    links = [(f"node {rank}", node.link_slowdown) for rank, node in nodes.values()]
+    links.append(("the server", cluster.server.link_slowdown))
+    links += [(f"cluster.network.racks.{name}", rack.link_slowdown) for name, rack in cluster.network.racks.items()]
+    recorded += [(f"link_slowdown of {label}", slowdown.points) for label, slowdown in links if slowdown is not None]
+    for label, points in recorded:
+        changes = [seconds for seconds, factor in points if factor != 1]
+        if changes and changes[0] > end:
+            return (
+                f"the {label} begins at {changes[0]:.10g} s, after the run's end at {end:.4g} s, so it did not happen: its file counts "
+                "seconds from the beginning of the run"
+            )
+    return None
+
+
+def _late_schedules(outcome: RunOutcome) -> str | None:
+    """A remark on a schedule of learning rates whose first step comes after the end of the run."""
+    experiment = outcome.experiment
+    for recipe in (experiment.optimizer, experiment.local_optimizer):
+        options = {} if recipe is None or recipe.schedule is None or outcome.is_phantom else recipe.schedule.options
+        milestones = options.get("milestones")
+        first = options.get("step_size", min(milestones) if milestones else 0)
+        if recipe is not None and first > max(1.0, outcome.num_epochs):
+            name = "milestones" if milestones else "step_size"
+            return (
+                f"{recipe.schedule_key}.{name} first changes the rate after {first} epochs, and the run ended after "
+                f"{outcome.num_epochs:.3g}: a schedule steps once per epoch, not per update"
+            )
+    return None
+
+
+def _large_batch(outcome: RunOutcome) -> str | None:
+    """A remark on a global batch that contains samples twice. A phantom's data matter only if the user counts epochs."""
+    experiment, num_samples = outcome.experiment, outcome.curve.task.num_samples
+    is_endless = outcome.is_phantom and experiment.budget.epochs in (None, DEFAULT_EPOCHS)
+    if experiment.batch_size <= num_samples or is_endless:
+        return None
+    return (
+        f"batch_size={experiment.batch_size} is above the {num_samples} samples of workload={experiment.workload.name}, so a batch repeats "
+        f"samples: type batch_size={max(num_samples // 10, 1)} or less"
     )
 
 
