@@ -73,6 +73,10 @@ class Saver:
         with named_in_errors(folder.place(run)):
             folder.place(run).mkdir(parents=True, exist_ok=True)
 
+    def begin(self) -> None:
+        """The next interval begins now, see `Due.begin`."""
+        self.due.begin()
+
     def append(self, rows: Iterable[bytes], *, rank: int, change: Callable[[Any], Any]) -> None:
         """Append a rank's rows to the trace of the run."""
         append_received(self.trace, iter(rows), rank=rank, change=change)
@@ -106,6 +110,9 @@ class NoSaver:
     def due(self, version: int) -> bool:
         """No checkpoint is ever due."""
         return False
+
+    def begin(self) -> None:
+        """Do nothing."""
 
     def append(self, rows: Iterable[bytes], *, rank: int, change: Callable[[Any], Any]) -> None:
         """Do nothing."""

@@ -91,11 +91,6 @@ class Processes(Backend):
         check_devices(experiment)
         if experiment.cluster.faults.nodes or experiment.cluster.faults.pauses:
             check_faults(experiment, lost_after=self.lost_after_seconds)
-        if experiment.cluster.faults.checkpoint is not None:
-            raise ValueError(
-                "cluster.faults.checkpoint describes a simulated training, and real processes end with the last node that has the weights: "
-                "type cluster.faults.checkpoint=null, and checkpoint.every_seconds=… to resume the run yourself"
-            )
         if self.micro_batch is not None and not experiment.coordination.gives_up_gradients:
             raise ValueError(
                 f"backend.micro_batch={self.micro_batch} would do nothing, because "
@@ -134,6 +129,8 @@ class Processes(Backend):
 
     def run(self, experiment: Experiment, folder: Path, config: str) -> dict[str, Any] | None:
         experiment = replace(experiment, watch=None)  # it is a matter of this process alone, and of virtual time
+        if (described := experiment.weight_checkpoints) is not None:
+            experiment = replace(experiment, checkpoint=experiment.checkpoint.at_least_every(described.every))
         process = launched()
         if process is not None:
             from hetsim.distributed.launch.process import join

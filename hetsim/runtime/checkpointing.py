@@ -6,7 +6,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hetsim import checks
 
@@ -33,6 +33,10 @@ class Checkpointing:
         if self.every_updates is not None:
             checks.whole("checkpoint.every_updates", self.every_updates)
         checks.whole("checkpoint.keep", self.keep, most=MAX_KEPT)
+
+    def at_least_every(self, seconds: float) -> Checkpointing:
+        """The same, with an interval of at most this number of seconds."""
+        return replace(self, every_seconds=min(seconds, self.every_seconds or seconds))
 
     @property
     def enabled(self) -> bool:
@@ -99,9 +103,13 @@ class Due:
                 self._wanted.add(version)
         return version in self._wanted
 
+    def begin(self) -> None:
+        """The run begins or restarts, or a checkpoint is complete: the next interval begins now."""
+        self._saved_at = self._clock()
+
     def mark_saved(self, version: int) -> None:
         """The checkpoint at this version has been written."""
-        self._saved_at = self._clock()
+        self.begin()
         self._wanted = {wanted for wanted in self._wanted if wanted > version}
 
     def _decide(self, version: int) -> bool:

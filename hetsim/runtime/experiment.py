@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hetsim import checks
+from hetsim.cluster.faults import WeightCheckpoints
 from hetsim.cluster.model import Cluster
 from hetsim.coordination.base import Coordination
 from hetsim.coordination.bookkeeping.pools import AlignedPools, Pools
@@ -136,6 +137,11 @@ class Experiment:
     def num_workers(self) -> int:
         """N."""
         return self.cluster.num_workers
+
+    @property
+    def weight_checkpoints(self) -> WeightCheckpoints | None:
+        """The described checkpoints of the training. None with a server, which always has the weights."""
+        return None if self.coordination.needs_server else self.cluster.faults.checkpoint
 
     @cached_property
     def regions(self) -> Regions | None:

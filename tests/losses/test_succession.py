@@ -14,14 +14,15 @@ from pyarrow import parquet
 from running import wait_for
 from test_keeper import RUN, Kept
 from test_losses import SMALL, THREE, WITHOUT_SERVER, check_record, small
-from worlds import node, tiles
+from worlds import cluster, node, simulate, tiles
 
 from hetsim.checkpoints.folder import newest
+from hetsim.distributed import Processes
 from hetsim.distributed.membership.keeper import OVER, STOP
 from hetsim.distributed.membership.keeper_client import Ledger
 from hetsim.distributed.rank.checkpointing import StopWatch
 from hetsim.distributed.rank.regrouping import LAG, RecordedCommit, Succession, VersionRows
-from hetsim.errors import RunFailed, RunStopped
+from hetsim.errors import RunStopped
 from hetsim.files.folder import FILES
 from hetsim.runtime.checkpointing import Checkpointing, StopRequest
 from hetsim.runtime.rank import Checkpoint
@@ -89,16 +90,49 @@ def test_a_run_that_begins_without_any_rank_begins_with_the_first_one(tmp_path: 
     check_record(run, tmp_path / "run")
 
 
+SAVED = {"every": 0.4, "seconds": 0.1, "restart_seconds": 0.3}
+
+
 @pytest.mark.realtime
 @pytest.mark.slow
-def test_a_run_is_lost_with_the_last_rank_that_has_the_weights(tmp_path: Path) -> None:
-    """Though another comes back later, which has none."""
-    schedule = [{"nodes": [0], "crash": 0.2, "repair": 30.0}, {"nodes": [1], "crash": 0.3}, {"nodes": [2], "crash": 0.4}]
+@pytest.mark.parametrize(
+    ("which", "saved"),
+    [
+        ("all_reduce", SAVED),
+        *(pytest.param(which, SAVED, marks=pytest.mark.long) for which in WITHOUT_SERVER if which != "all_reduce"),
+        pytest.param("all_reduce", None, marks=pytest.mark.long),
+    ],
+)
+def test_a_run_that_has_lost_all_ranks_restarts_as_its_simulation_does(which: str, saved: dict[str, Any] | None, tmp_path: Path) -> None:
+    """Two workers that die once each and return: from the same version, after the same time, with the same counts."""
+    schedule = [{"nodes": [0], "crash": 1.2, "repair": 3.0}, {"nodes": [1], "crash": 1.33, "repair": 2.5}]
+    network = {"latency_seconds": 5e-3, "bytes_per_second": 1e9, "sharing": "none"}  # which real messages keep up with
+    on = {
+        **cluster(node(1e-3, 2e-2, seconds_per_update=1e-3, count=2), network=network),
+        "faults": {"schedule": schedule, "checkpoint": saved},
+    }
+    described = small(which, on=on, budget={"updates": 60}, trace="full", evaluate_every_epochs=1)
 
-    with pytest.raises(RunFailed, match=r"^every node of the cluster is gone at 0\.4\d* s, and so are the weights: the run is lost$"):
-        survive(small("all_reduce", on=on_schedule(schedule), epochs=2000), Faults(), tmp_path, emulate="pad", lost_after=30)
+    summary = Processes(emulate="pad", lost_after_seconds=30).run(described, tmp_path, "")
+    simulated = simulate(described)
 
-    assert not (tmp_path / "run").exists()
+    assert summary is not None
+    outcome, emulation = simulated.simulation.outcome, summary["emulation"]
+    late = 0.3 + sum(kind.get("late_seconds", 0.0) for kind in emulation.values() if isinstance(kind, dict))
+    assert [sorted(each["rank"] for each in emulation["losses"][kind]) for kind in ("lost", "joined")] == [[0, 1], [0, 1]]
+    assert summary["num_restarts"] == outcome.num_restarts == 1
+    assert summary["num_updates"] == 60
+    assert summary["num_samples"] == pytest.approx(outcome.last.num_samples, rel=0.02)
+    assert summary["seconds"] == pytest.approx(simulated.seconds[-1], abs=late)
+    down = [worker["down_seconds"] for worker in summary["per_worker"]]
+    assert down == pytest.approx([worker.down_seconds for worker in outcome.activity], abs=0.2)
+    rows = parquet.read_table(tmp_path / "trace.parquet").to_pylist()
+    commits = sorted((row["end"], row["version"]) for row in rows if row["kind"] == "commit")
+    versions = zip(simulated.seconds, [state.version for state in simulated.states], strict=True)
+    (end, version), of_simulation = (min(commit for commit in made if commit[0] > 2.5) for made in (commits, versions))
+    assert end == pytest.approx(of_simulation[0], abs=late)
+    assert bool(saved) < version <= of_simulation[1] + 1
+    assert [version for _, version in commits] == list(range(1, 61))
 
 
 @pytest.mark.slow
@@ -176,7 +210,7 @@ class Copied:
             parts=SimpleNamespace(leader=0), saving=SimpleNamespace(saver=SimpleNamespace(newest=None)),
             record=SimpleNamespace(leads=False, history=self), prepared=SimpleNamespace(checkpoint=Checkpoint(state=cast(Any, None))),
         )  # fmt: skip
-        self.its = Succession(cast(Any, run), VersionRows("none"), ledger=Ledger([0, 1]), take_over=lambda _: None)
+        self.its = Succession(cast(Any, run), VersionRows("none"), ledger=Ledger([0, 1]), take_over=lambda *_: None)
 
     def commit(self, seconds: float, _: int, state: Any, __: Any) -> bool:
         self.last = state
@@ -238,15 +272,17 @@ def test_the_senior_member_leads_and_whoever_joins_comes_last() -> None:
 
 
 def test_the_loss_of_the_last_member_and_of_who_has_the_record_of_a_run_that_is_over_are_told() -> None:
-    """The first before anybody joins who would have no weights; the second though the end had not been seen."""
+    """The first only if nobody is to return; the second though the end had not been seen."""
     alone, over = Kept(), Kept()
     alone.keeper.run = over.keeper.run = replace(RUN, succession=True)
 
     alone.keeper.hear("lost", 1, 0, 1.0)
     alone.keeper.hear("started", 1, 1)
     alone.keeper.hear("lost", 0, 0, 2.0)
+    assert (alone.told, alone.view().waits, alone.view().ended) == ([], True, False)
+    alone.keeper.hear("lost", 1, 1, 3.0)
     over.store.set(OVER, "")
     over.keeper.hear("lost", 0, 0, 3.0, "was killed")
 
-    assert alone.told == [("failed", 2, "every node of the cluster is gone at 2 s, and so are the weights: the run is lost")]
+    assert alone.told == [("failed", 2, "every node of the cluster is gone at 3 s and none comes back: the run is lost")]
     assert over.told == [("failed", 1, "the process of rank 0, which keeps the record of the run, was killed: the run is lost")]

@@ -176,13 +176,6 @@ def test_a_training_that_never_gets_further_is_one_sentence(monkeypatch: pytest.
         run({**gone, "seconds_to_repair": {"distribution": "uniform", "loc": 1, "scale": 1}})
 
 
-def test_real_processes_refuse_a_checkpoint_that_they_would_ignore():
-    on = {**cluster(node(1.0)), "faults": {"checkpoint": SAVED}}
-
-    with pytest.raises(ValueError, match=r"type cluster\.faults\.checkpoint=null"):
-        experiment("method=ssgd", "backend=dist", "workload=phantom", cluster=on)
-
-
 @pytest.mark.parametrize(
     ("checkpoint", "problem"),
     [

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from hetsim.checkpoints.folder import has_checkpoints, newest
+from hetsim.checkpoints.folder import has_checkpoints, newest, path_of
 from hetsim.checkpoints.resume import check_budget, continue_trace, load, reached_budget
 from hetsim.checkpoints.rows import SavedTrace
 from hetsim.checkpoints.saver import NoSaver, Saver
@@ -103,15 +103,21 @@ def take_part(
                     run.begun = begun
                 watch: Any = StopWatch(connect(), stop, leads=leads) if saves else contextlib.nullcontext()
 
-                def take_over(succession: Succession) -> None:
+                def load_from(path: Path) -> Checkpoint:
+                    return load(path, experiment, task, optimizers)
+
+                def take_over(succession: Succession, restarts: bool) -> None:
                     nonlocal run_trace
                     assert client is not None
-                    newest_version = client.newest_saved()
                     run_trace, run.saving.saver, saved = take_over_files(
                         experiment, folder, config, files,
-                        saved=newest_version is not None, load=lambda path: load(path, experiment, task, optimizers), stop=stop,
+                        saved=client.newest_saved(), restarts=restarts, load=load_from, stop=stop,
                     )  # fmt: skip
-                    if saved is not None and saved.state.version != succession.saved:
+                    if restarts:
+                        first = run.prepared.checkpoint if experiment.resume is None else load_from(experiment.resume)
+                        succession.restore(saved or first)
+                        run.begun = client.processes_began()
+                    elif saved is not None and saved.state.version != succession.saved:
                         succession.has_saved(saved.state.version)
                     succession.writes(run_trace)
                     append_received(run_trace, succession.rows.part.pieces(), rank=rank)
@@ -289,20 +295,24 @@ def recording(
 
 def take_over_files(
     experiment: Experiment, folder: Path, config: str, files: contextlib.ExitStack, *,
-    saved: bool, load: Callable[[Path], Checkpoint], stop: StopRequest,
+    saved: int | None, restarts: bool, load: Callable[[Path], Checkpoint], stop: StopRequest,
 ) -> tuple[Trace, Saver | NoSaver, Checkpoint | None]:  # fmt: skip
     """On a new leader: the run's trace from its files, the object that writes checkpoints, and the last checkpoint.
 
-    `saved` is whether the run has written one. Otherwise, checkpoints in its folder belong to another run.
+    `saved` is the version of the run's newest complete checkpoint. Without any, checkpoints in its folder belong to another run. If the
+    leader `restarts` the run, a file that was written later does not count.
     """
     if is_launched():  # otherwise the launcher has it
         files.enter_context(folder_lock(folder))
     files.enter_context(leaders_folder(folder, config))
-    if saved and not has_checkpoints(folder):
+    if saved is not None and not has_checkpoints(folder):
         raise RunFailed(f"the checkpoints in {folder} are not on this host, which leads from now on: share the folder among the hosts")
     saves = experiment.checkpoint.enabled
     saver: Saver | NoSaver = NoSaver()
-    last = load(newest(folder)) if saved else None
+    last = None
+    if saved is not None:
+        complete = path_of(folder, saved)
+        last = load(complete if restarts and complete.is_file() else newest(folder))
     run_trace = files.enter_context((SavedTrace if saves else Trace)(folder, experiment.trace))
     if saves:
         saver = Saver(

@@ -3,7 +3,7 @@
 The launcher reports the processes that have ended. Each rank sends heartbeats through the store. A stopped process sends none. A rank
 without a heartbeat for `lost_after` seconds is suspected, and the launcher kills it. So a rank is either a member or gone, and never
 returns unexpectedly. Only the keeper writes views, its decisions, to the store, one after another. It also detects that a run has lost
-its last worker, or the last rank with the weights.
+its last worker, and waits if one is to return.
 
 Entries of other processes in the store are checked like input, because any process that reaches the store can write.
 """
@@ -210,6 +210,15 @@ class View:
     lost: tuple[Loss, ...] = ()
     over: bool = False
     """Whether the leader's program has ended, and with it the run."""
+    waits: bool = False
+    """Whether all members are lost, and the run continues with the next rank that joins."""
+    at: float = 0.0
+    """The time of this decision, by the keeper's clock."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether the keeper has ended the run."""
+        return not self.members and not self.waits
 
     @property
     def senior(self) -> int | None:
@@ -218,17 +227,19 @@ class View:
 
     def as_json(self) -> str:
         """As JSON."""
-        return json.dumps([self.generation, list(self.members.items()), self.lost, self.over])
+        return json.dumps([self.generation, list(self.members.items()), self.lost, self.over, self.waits, self.at])
 
     @classmethod
     def of_entries(cls, entries: Any) -> View:
         """From JSON, checked."""
-        generation, members, lost, over = entries
+        generation, members, lost, over, waits, at = entries
         return cls(
             checks.whole("generation", generation),
             {rank_number(rank): rank_number(incarnation) for rank, incarnation in checked_list(members)},
             tuple(Loss(rank_number(rank), rank_number(incarnation), finite_seconds(at)) for rank, incarnation, at in checked_list(lost)),
             checks.flag("over", over),
+            checks.flag("waits", waits),
+            finite_seconds(at),
         )
 
 
@@ -310,7 +321,8 @@ class Keeper:
             return
         members = {member: starts for member, starts in self.view.members.items() if member != rank}
         self._check_lost(members, rank, at, why)
-        self._publish(members, lost=(Loss(rank, incarnation, at),))
+        waits = self.run.succession and not members and not self.view.over and bool(self._awaited)
+        self._publish(members, lost=(Loss(rank, incarnation, at),), waits=waits)
 
     def _check_lost(self, members: Mapping[int, int], rank: int, at: float, why: str) -> None:
         """Report if the run is lost with this rank, so that only these members are left."""
@@ -319,8 +331,6 @@ class Keeper:
             self.tell((FAILED, 1, loss_sentence(rank, why, RECORD)))
         elif not self.view.over and not any(peer < run.num_workers for peer in (*members, *(awaited for awaited, _ in self._awaited))):
             self.tell((FAILED, 2, f"every node of the cluster is gone at {seconds:.3g} s and none comes back: the run is lost"))
-        elif run.succession and not members:
-            self.tell((FAILED, 2, f"every node of the cluster is gone at {seconds:.3g} s, and so are the weights: the run is lost"))
 
     def look(self, now: float) -> None:
         """Read the store: the beginning and the end of the run, joining ranks, and heartbeats."""
@@ -367,8 +377,8 @@ class Keeper:
             self.tell((SUSPECT, *member, f"gave no sign of life for {self.run.lost_after:g} s{after} and was ended"))
             self._beats[member] = beat, now  # once is enough for each time
 
-    def _publish(self, members: Mapping[int, int], *, lost: tuple[Loss, ...] = (), over: bool = False) -> None:
-        self.view = View(self.view.generation + 1, dict(members), lost, over or self.view.over)
+    def _publish(self, members: Mapping[int, int], *, lost: tuple[Loss, ...] = (), over: bool = False, waits: bool = False) -> None:
+        self.view = View(self.view.generation + 1, dict(members), lost, over or self.view.over, waits, clock())
         self.store.set(view_key(self.view.generation), self.view.as_json())
         self.store.compare_set(go_key(self.view.generation - 1), "", VOID)  # unless all its members are here, and connect
 

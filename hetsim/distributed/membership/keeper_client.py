@@ -58,6 +58,8 @@ class Ledger:
         self._regroups: list[tuple[float, float]] = []
         self.shift = 0.0
         """This host's clock minus the clock of the first leader's host."""
+        self.counted_until = 0.0
+        """The second of the run until which the activity of the workers includes their absences, after a restart from a checkpoint."""
 
     def lost_connection(self, rank: int, now: float) -> None:
         """Record that the connection to this rank broke."""
@@ -89,7 +91,8 @@ class Ledger:
         with self._lock:
             events = {"losses": self._losses, "returns": self._returns, "regroups": self._regroups}
             return {
-                "generation": self._generation, "members": dict(self._members), "absent": self.absent, **_shift_times(events, -self.shift),
+                "generation": self._generation, "members": dict(self._members), "absent": self.absent,
+                "counted_until": self.counted_until, **_shift_times(events, -self.shift),
             }  # fmt: skip
 
     def restore(self, saved: Mapping[str, Any]) -> None:
@@ -102,6 +105,7 @@ class Ledger:
             self._returns[: len(returns) if ahead else None] = returns
             self._regroups = events["regroups"]
             self.absent = dict(saved["absent"])
+            self.counted_until = saved["counted_until"]
             if not ahead:
                 self._generation, self._members = saved["generation"], dict(saved["members"])
 
@@ -112,7 +116,7 @@ class Ledger:
             return {rank: at for rank, at in self._seen.items() if rank in self._members}
 
     def absences(self, began: float, end: float) -> Iterator[tuple[int, float, float]]:
-        """(rank, from, until) in seconds of the run, for each absence until its end."""
+        """(rank, from, until) in seconds of the run, for each absence until its end that the activity does not include."""
         since = {rank: began + seconds for rank, seconds in self.absent.items()}
         losses = [(loss.at, False, loss.rank) for loss, _ in self._losses] + [(at, False, rank) for rank, at in self.unannounced.items()]
         moves = sorted(losses + [(at, True, rank) for rank, at in self._returns])
@@ -120,7 +124,9 @@ class Ledger:
             if not returns:
                 since.setdefault(rank, at)
             elif rank in since:
-                yield rank, since.pop(rank) - began, at - began
+                start = since.pop(rank)
+                if at - began >= self.counted_until:
+                    yield rank, start - began, at - began
         for rank, at in since.items():
             if at < end:
                 yield rank, at - began, end - began
@@ -160,6 +166,10 @@ FOREVER = timedelta(days=7)
 MEMBERSHIP_CHANGED = "the membership has changed"
 SAVED = "saved"
 """The key under which the leader reports the newest complete checkpoint."""
+PROCESSES_BEGAN = "processes began"
+"""The key of the start of the run's processes, by the clock of the first leader's host."""
+RESTARTS = "restarts"
+"""The key under which the leader reports the number of complete restarts."""
 NOBODY = -1
 """The leader of a run without members at its begin. A process that has not joined yet also assumes it."""
 SETTLE_SECONDS = 1.0
@@ -218,6 +228,8 @@ class KeeperClient:
         self.broken: Exception | None = None
         self.has_told_over = False
         self.ledger = Ledger(self.view.members, absent)
+        self._born = clock()
+        """The time of this process's start. It did not see earlier views when they were made."""
         Thread(target=self._follow, args=(connect(),), daemon=True).start()
 
     @property
@@ -293,15 +305,20 @@ class KeeperClient:
             self._listener = listener
         listener(self.view)
 
-    def tell_began(self, moment: float, *, leads: bool) -> None:
-        """Report that the run begins at this time of this host's clock."""
+    def tell_began(self, moment: float, *, processes: float, leads: bool) -> None:
+        """Report that the run begins at this time of this host's clock, and its `processes` began at that time."""
         self._store.set(began_key(self.rank), repr(moment))
         if leads:
+            self._store.set(PROCESSES_BEGAN, repr(processes))
             self._store.set(BEGAN, repr(moment))
 
     def began(self) -> float:
         """The beginning of the run, by this host's clock. Waits until it is known."""
         return self._begins(self._store)[1]
+
+    def processes_began(self) -> float:
+        """The start of the run's processes, by this host's clock."""
+        return read_entry(self._store, PROCESSES_BEGAN, finite_seconds) + self.ledger.shift
 
     def _begins(self, store: Any) -> tuple[float, float]:
         """The beginning of the run, by the keeper's clock and by this host's."""
@@ -325,6 +342,14 @@ class KeeperClient:
     def newest_saved(self) -> int | None:
         """The version of the newest complete checkpoint of this run; None if there is none."""
         return read_entry(self._store, SAVED, partial(checks.whole, "version", least=0)) if self._store.check([SAVED]) else None
+
+    def num_restarts(self) -> int:
+        """The number of restarts of this run from a checkpoint, or from its first version."""
+        return read_entry(self._store, RESTARTS, partial(checks.whole, "restarts", least=0)) if self._store.check([RESTARTS]) else 0
+
+    def tell_restarted(self, count: int) -> None:
+        """On the leader: report that this restart is complete."""
+        self._store.set(RESTARTS, str(count))
 
     def tell_over(self) -> None:
         """On the leader: report that its program has ended."""
@@ -379,11 +404,11 @@ class KeeperClient:
         """
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: len(self.view.members) >= least or not self.view.members or self.view.over or self.broken)
+                self._changed.wait_for(lambda: len(self.view.members) >= least or self.view.ended or self.view.over or self.broken)
                 view = self.view
             if self.broken is not None or not after_end:
                 self.check_over()
-            if not view.members:
+            if view.ended:
                 raise failure_elsewhere()
             if not self.takes_part:  # it was suspected, and is being ended
                 reason = f"rank {self.rank} was suspected to be lost, and is not missed any more"
@@ -408,13 +433,14 @@ class KeeperClient:
                 generation += 1
                 view = read_entry(store, view_key(generation), View.of_entries)
                 if self._closed.is_set():
-                    if view.members:
-                        continue
-                    break
-                if view.lost:
+                    if view.ended:
+                        break
+                    continue
+                if view.lost or store.check([BEGAN]):
                     began, own_began = self._begins(store)
-                    view = replace(view, lost=tuple(loss._replace(at=loss.at - began + own_began) for loss in view.lost))
-                self.ledger.see(view, clock())
+                    lost = tuple(loss._replace(at=loss.at - began + own_began) for loss in view.lost)
+                    view = replace(view, lost=lost, at=view.at - began + own_began)
+                self.ledger.see(view, view.at if view.at < self._born else clock())
                 self._first = self._first or dict(view.members)
                 with self._changed:
                     if view.over and not self.view.over:
@@ -422,11 +448,11 @@ class KeeperClient:
                     self.view = view
                     listener, group = self._listener, self.group
                     self._changed.notify_all()
-                if group is not None and self.changed and not (self.ended_quietly and view.members):
+                if group is not None and self.changed and not (self.ended_quietly and not view.ended):
                     group.interrupt()
                 if listener is not None:
                     listener(view)
-                if not view.members:
+                if view.ended:
                     break
             self._silent.set()
         except Exception as error:

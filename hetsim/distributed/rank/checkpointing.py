@@ -86,6 +86,8 @@ class Saving(Answering):
         self._on_saved = on_saved
         self._progress_at_end: dict[str, Any] = {}
         self._pending: PendingCheckpoint | None = None
+        self._incomplete: int | None = None
+        """The version of a checkpoint that is written, and not complete by its description."""
         self._workers = experiment.workers_of(self.rank) if self.rank != experiment.leader else []
         """The workers of a local server."""
         self._answer: tuple[int, bytes] | None = None
@@ -110,9 +112,17 @@ class Saving(Answering):
         pending = self._now(seconds, self.record.progress())
         if self.agrees:
             self._collect(pending, transport)
+            self._incomplete = pending.state.version
         else:
             self._pending = pending
             questions.ask(pending.state.version, self.experiment.peers(self.rank))
+
+    def complete(self) -> None:
+        """On the leader without a server: the checkpoint that it wrote last counts from now on."""
+        if self._incomplete is not None:
+            self.saver.begin()
+            self._on_saved(self._incomplete)
+            self._incomplete = None
 
     def _now(self, seconds: float, progress: dict[str, Any]) -> PendingCheckpoint:
         return PendingCheckpoint(self.record.history.last, self.record.num_gradients(), seconds, progress, self.state.snapshot())
@@ -159,6 +169,7 @@ class Saving(Answering):
                 self._append([rows], rank)
         self._pending = None
         self._write(pending)
+        self._on_saved(pending.state.version)
 
     def end(self, questions: StateQuestions) -> None:
         """At the end of the program, on the leader: write the requested checkpoint, and keep the recorders' progress for the last one."""
@@ -174,6 +185,7 @@ class Saving(Answering):
         """On the leader, after all ranks have sent their results: write the checkpoint of the finished run."""
         pending = self._now(self.record.metrics.applied.seconds, self._progress_at_end)
         self._write(replace(pending, packed_states=packed_states), activity)
+        self._on_saved(pending.state.version)
 
     def _part(self, state: RankState) -> bytes:
         activity = self.record.metrics.activity
@@ -214,7 +226,6 @@ class Saving(Answering):
         state_then = pending.state.evolve(outstanding=tuple(pending.state.outstanding))
         by_rank = tuple(ranks[rank] for rank in sorted(ranks))
         self.saver.write(Checkpoint(state=state_then, ranks=by_rank, seconds=seconds, progress=progress))
-        self._on_saved(pending.state.version)
 
     def _absent(self, rank: int, pending: PendingCheckpoint) -> RankState:
         """The state in which a lost rank will return."""

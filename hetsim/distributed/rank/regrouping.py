@@ -5,6 +5,9 @@ The ranks of a new group continue from the leader's last commit. Ranks without t
 Without a server, each rank copies the leader's record, and the senior remaining rank continues it (`Succession`). All ranks make the same
 versions, so a copy needs no messages. A rank that does not lead records a version `LAG` commits later. By then every rank has it, and no
 restart rolls it back. Values that only the leader has, such as times and losses, differ between records.
+
+If the last rank with the weights is lost, the run waits for a rank that returns. The first one leads, and restarts the run from the newest
+complete checkpoint, or from the first version.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ from hetsim.distributed.rank.surviving import SurvivingMembership
 from hetsim.distributed.rank.world import Answered, ProcessWorld, RankParts, Turn
 from hetsim.errors import RunFailed, RunOver
 from hetsim.plain import reachable
-from hetsim.runtime.rank import RankState
+from hetsim.runtime.rank import Checkpoint, RankState
 from hetsim.runtime.recording.metrics import RankActivity
 from hetsim.runtime.recording.progress import progress_bars
 from hetsim.runtime.recording.recorder import REGROUP, Recorder, ignore, interval_recorder
@@ -79,10 +82,10 @@ class VersionRows(Recorder):
 class Succession:
     """One rank's part: its copy of the record until it leads.
 
-    `take_over(self)` is called when it begins to lead, and gives it the run's files.
+    `take_over(self, restarts)` is called when it begins to lead, and gives it the run's files. For a restart, it also calls `restore`.
     """
 
-    def __init__(self, run: RankRun, rows: VersionRows, *, ledger: Ledger, take_over: Callable[[Succession], None]) -> None:
+    def __init__(self, run: RankRun, rows: VersionRows, *, ledger: Ledger, take_over: Callable[[Succession, bool], None]) -> None:
         experiment = run.experiment
         self.run = run
         self.record = run.record
@@ -97,6 +100,9 @@ class Succession:
         self._handed_to = run.parts.leader
         self.goes_on = True
         """Whether the run continues after the recorded commits if this rank leads."""
+        self.restored: Checkpoint | None = None
+        """On a leader that restarts the run, until the restart is complete: the checkpoint from which all ranks continue."""
+        self.num_restarts = 0
         self._activity_before = activity_of(run.prepared.checkpoint, experiment.num_workers, experiment.coordination.num_ahead)
         """Each worker's activity before the run was resumed."""
 
@@ -189,10 +195,21 @@ class Succession:
                 worker.add(earlier)
             run.saving.joined = False
 
-    def lead(self) -> None:
-        """This rank leads from now on."""
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """On a leader that begins to restart the run: continue the record of this checkpoint. Later activity is lost."""
+        self.restored, experiment = checkpoint, self.run.experiment
+        if not checkpoint.progress:
+            return
+        self.record.restore(checkpoint.progress, [rank.num_gradients for rank in checkpoint.ranks[: experiment.num_workers]])
+        self.record.history.last = checkpoint.state
+        self.ledger.counted_until = max(checkpoint.seconds)
+        activity = activity_of(checkpoint, experiment.num_workers, experiment.coordination.num_ahead)
+        self._add_earlier_activity([worker.as_numbers() for worker in activity])
+
+    def lead(self, *, restarts: bool = False) -> None:
+        """This rank leads from now on. If it `restarts` the run, `restored` is the checkpoint afterwards."""
         self.run.parts.leader = self.run.rank
-        self._take_over(self)
+        self._take_over(self, restarts)
         self._take_back()
         self.record.leads = True
 
@@ -223,6 +240,10 @@ class Agreement(NamedTuple):
     """The version of the newest checkpoint that the leader knows."""
     ended: bool = False
     """Whether this commit is the last of the run."""
+    num_restarts: int = 0
+    """The number of complete restarts of the run."""
+    restarts: bool = False
+    """Whether the ranks restart from a checkpoint, because no rank has the weights."""
 
 
 def agree(
@@ -238,10 +259,12 @@ def agree(
     """The leader's last commit, which `kept` may contain. A collective of all members. Values from other ranks are in the CPU's memory.
 
     A rank without the commit receives it from the leader in a checkpoint's form, with objects only of these classes. Each rank sends its
-    first and last commit and, with a succession, its record's last versions, its checkpoint, and whether it has `ended`.
+    first and last commit and, with a succession, its record's last versions, its checkpoint, whether it has `ended`, and restarts.
     """
     versions = [float(commit.state.version) for commit in kept] or [NO_VERSION]
-    of_record = () if succession is None else (*succession.last_versions, float(ended))
+    of_record: tuple[float, ...] = ()
+    if succession is not None:
+        of_record = (*succession.last_versions, ended, succession.num_restarts, succession.restored is not None)
     ranks = control.gather_numbers(versions[0], versions[-1], *of_record, entered)
     by_rank = dict(zip(control.members, ranks, strict=True))
     last_version = by_rank[leader][1]
@@ -259,7 +282,10 @@ def agree(
     commit = sent_commit or next(commit for commit in kept if commit.state.version == last_version)
     if succession is None:
         return Agreement(commit, last_entry)
-    return Agreement(commit, last_entry, record, saved=by_rank[leader][4], ended=bool(by_rank[leader][5]))
+    saved, has_ended, num_restarts, restarts = by_rank[leader][4:8]
+    return Agreement(
+        commit, last_entry, record, saved=saved, ended=bool(has_ended), num_restarts=int(num_restarts), restarts=bool(restarts)
+    )  # fmt: skip
 
 
 class RegroupingWorld(ProcessWorld):
@@ -325,17 +351,19 @@ class RegroupingWorld(ProcessWorld):
                 self.parts.leader = leader = self.client.leader
                 if not self._commits and self.client.is_first:  # of a run that began without any rank
                     self._commits.append(LastCommit(self.prepared.start, state.optimizer))
-                if succession is not None and leader == self.rank and not self.parts.record.leads:
-                    succession.lead()
-                    self._has_ended |= not succession.goes_on
+                if succession is not None and leader == self.rank:
+                    self._lead(succession)
                 agreement = agree(
                     group.control, self._commits, leader=leader, classes=self._classes, entered=entered - self.began,
                     ended=self._has_ended, succession=succession,
                 )  # fmt: skip
+                if agreement.restarts:
+                    self._end_of_restart(agreement.last_entry)
                 break
             except fx.PeerLost:
                 self.client.wait_for_newer(self.client.formed)
         if succession is not None:
+            succession.num_restarts = agreement.num_restarts + agreement.restarts
             succession.go_on_from(agreement.commit.state.version, agreement.saved)
             if agreement.record is not None:
                 succession.catch_up(agreement.commit.state, agreement.record)
@@ -356,6 +384,43 @@ class RegroupingWorld(ProcessWorld):
             raise RunOver
         return fx.Regrouped(frozenset(range(experiment.num_workers)) - set(workers), self.last), end
 
+    def _lead(self, succession: Succession) -> None:
+        """This rank leads the newest group. Without any commit, it restarts the run, because no rank has the weights."""
+        if not self.parts.record.leads:
+            succession.lead(restarts=not self._commits)
+            self._has_ended |= not succession.goes_on
+        if succession.restored is not None:
+            succession.num_restarts = self.client.num_restarts()
+            state = succession.restored.state
+            ranks = succession.restored.ranks
+            optimizer = ranks[0].optimizer if ranks else self.prepared.optimizer_of(self.rank).initial()
+            self._commits = deque([LastCommit(state, optimizer)], maxlen=KEPT_COMMITS)
+
+    def _end_of_restart(self, last_entry: float) -> None:
+        """Hold a described restart until it is due. Raises PeerLost if the membership changes before."""
+        described, succession = self.experiment.weight_checkpoints, self.succession
+        assert succession is not None
+        if described is not None:
+            last = self.began + last_entry
+            if self.pace.pad:
+                self.client.check_for(last + described.restart_seconds - self.pace.clock() - EXACT_SECONDS)
+            self.pace.due("restart", last, described.restart_seconds)
+        if succession.restored is not None:
+            succession.restored = None
+            self.parts.saving.saver.begin()
+            self.client.tell_restarted(succession.num_restarts + 1)
+
+    def _end_of_checkpoint(self, since: float) -> float:
+        """The same as in the base class. Raises PeerLost if the membership changes before the end; the leader completes it nevertheless."""
+        described = self.experiment.weight_checkpoints
+        try:
+            if described is not None and self.pace.pad:
+                self.client.check_for(since + described.seconds - self.pace.clock() - EXACT_SECONDS)
+        except fx.PeerLost:
+            self.parts.saving.complete()
+            raise
+        return super()._end_of_checkpoint(since)
+
     def interrupt(self) -> None:
         """The membership has changed: a program that waits for a message gets PeerLost."""
         self.mailbox.fail(fx.PeerLost(MEMBERSHIP_CHANGED))
@@ -375,6 +440,11 @@ class RegroupingMembership(SurvivingMembership):
     """The members of a method whose ranks form a new group after each change. With a `succession`, the senior member leads."""
 
     succession: Succession | None = None
+
+    @property
+    def num_restarts(self) -> int:  # type: ignore[override]
+        """As far as this rank knows."""
+        return 0 if self.succession is None else self.succession.num_restarts
 
     def _world_in(self, group: GlooGroup | None, run: RankRun) -> RegroupingWorld:
         if group is not None:

@@ -67,6 +67,8 @@ class GroupMembership(ABC):
     """Whether this rank has taken part."""
     ledger: Ledger
     """The losses of the run. Empty if the first loss ends it."""
+    num_restarts: int = 0
+    """The number of restarts after a loss of all ranks."""
 
     @property
     @abstractmethod
@@ -235,6 +237,7 @@ class RankRun:
             )
         with watch:
             self.pace.sleep_until(self.began + self.prepared.checkpoint.began)
+            self.saving.saver.begin()
             gc.freeze()
             try:
                 membership.run(self, world)
@@ -325,7 +328,7 @@ class RankRun:
     @property
     def outcome(self) -> RunOutcome:
         """The outcome, on the leader, when `metrics` contains all ranks' activity and the history is closed."""
-        return self.record.outcome(self.absent_at_end)
+        return self.record.outcome(self.absent_at_end, num_restarts=self.membership.num_restarts)
 
 
 def prepare_rank(

@@ -85,7 +85,7 @@ class SurvivingMembership(GroupMembership):
             began = run.agree_on_begin(everyone)
             if self._first_group is not everyone:
                 everyone.close()
-            client.tell_began(began, leads=self.rank == self.experiment.leader)
+            client.tell_began(began, processes=run.begun, leads=self.rank == self.experiment.leader)
         if self._joins_at is not None and client.ends_within(min(began + self._joins_at - clock(), MAX_SECONDS)):
             self.has_results = False
             raise RunOver
@@ -117,7 +117,7 @@ class SurvivingMembership(GroupMembership):
 
     def _follow(self, view: View, run: RankRun, world: ProcessWorld) -> None:
         """Follow a newer view. Called in the membership thread."""
-        if view.members:
+        if not view.ended:
             self._change(view, run, world)
             return
         world.mailbox.fail(failure_elsewhere())

@@ -437,14 +437,23 @@ class ProcessWorld:
             self._num_collectives[turn.thread] += 1
             decided = int(turn.transport.broadcast(float(going + 2 * due + 4 * saving.stopped), parts.leader))
             going, due, saving.stopped = bool(decided & 1), bool(decided & 2), bool(decided & 4)
+        at = turn.at
         if due:
             self._save(turn.at - self.began)
+            at = self._end_of_checkpoint(turn.at)
         if parts.keep is not None:
             parts.keep(state.snapshot())
-        return going, turn.at
+        return going, at
 
     def _save(self, seconds: float) -> None:
         self.parts.saving.save(seconds, self.transport, self.mailbox.states, leader=self.parts.leader)
+
+    def _end_of_checkpoint(self, since: float) -> float:
+        """Hold a described checkpoint until it is complete. Other checkpoints are not described: their cost makes later results late."""
+        described = self.experiment.weight_checkpoints
+        end = since if described is None else self.pace.due("checkpoint", since, described.seconds)
+        self.parts.saving.complete()
+        return end
 
     def now(self, state: RankState, effect: fx.Now, turn: Turn) -> Answered:
         """Seconds since the run began, on this host's clock."""
