@@ -25,6 +25,7 @@ from hetsim.runtime.recording import metrics
 from hetsim.runtime.recording.recorder import Recorder
 from hetsim.runtime.recording.trace import Trace
 from hetsim.sim.lockstep.plan import ALL_RANKS
+from hetsim.sim.lockstep.stretch import Stretch
 from hetsim.sim.lockstep.times import VectorizedTimes
 from hetsim.sim.lockstep.world import LockstepWorld
 from hetsim.sim.world import EventWorld
@@ -103,11 +104,13 @@ class Reported(Recorder):
     activity: list[metrics.RankActivity] = field(default_factory=list)
     summary: dict[str, Any] = field(default_factory=dict)
     profile_seconds: float = 0.0
+    leaders: list[int] = field(default_factory=list)
+    num_restarts: int = 0
 
     def commit(self, seconds: float, rank: int, state: State, applied: Sequence[Contribution]) -> None:
         """Remember it."""
         assert type(seconds) is float
-        assert rank == 0
+        self.leaders.append(rank)
         self.commits.append((seconds, state.evolve(outstanding=tuple(state.outstanding)), list(applied)))
 
     def __eq__(self, other: object) -> bool:
@@ -117,14 +120,19 @@ class Reported(Recorder):
         assert self.rows == other.rows
         assert self.activity == other.activity
         assert (self.summary, self.profile_seconds) == (other.summary, other.profile_seconds)
+        assert (self.leaders, self.num_restarts) == (other.leaders, other.num_restarts)
         return True
 
 
-def reported(kind: type[EventWorld] | type[LockstepWorld], described: Experiment, checkpoint: Checkpoint | None = None) -> Reported:
+def reported(
+    kind: type[EventWorld] | type[LockstepWorld], described: Experiment, checkpoint: Checkpoint | None = None, *, keep: bool = True
+) -> Reported:
     """Run it, event by event or in lockstep."""
     seen, trace = Reported(), Trace(None, "full")
-    world = kind(described, *described.load(), [trace, seen], checkpoint=checkpoint, keep=seen.checkpoints.append)
+    keeper = seen.checkpoints.append if keep else None
+    world = kind(described, *described.load(), [trace, seen], checkpoint=checkpoint, keep=keeper)
     world.run()
+    seen.num_restarts = world.outcome.num_restarts
     seen.rows = sorted(rows_of(trace))
     seen.summary = world.metrics.summary()
     seen.activity = list(world.metrics.activity)
@@ -262,6 +270,46 @@ def test_lockstep_is_the_simulation_on_any_small_cluster(data: st.DataObject):
     made = described(method, cluster=cluster(*nodes, network=network), budget=budget, seed=data.draw(st.integers(0, 3)))
 
     assert reported(LockstepWorld, made) == reported(EventWorld, made)
+
+
+SOMETIMES = {"distribution": "expon", "scale": 4.0}
+SHORTLY = {"distribution": "expon", "scale": 0.4}
+FAULTS: dict[str, dict[str, Any]] = {
+    "drawn": {
+        "schedule": [{"nodes": "all", "seconds_to_crash": SOMETIMES, "seconds_to_repair": SHORTLY}],
+        "checkpoint": {"every": 0.3, "seconds": 0.05, "restart_seconds": 0.2},
+    },
+    "scheduled": {
+        "schedule": [
+            {"nodes": [1], "join": 0.7},
+            {"nodes": [0], "crash": 1.33, "repair": 2.2},
+            {"nodes": "all", "crash": 3.1, "repair": 3.4},
+            {"nodes": [2], "stop": 4.5, "continue": 4.6},
+        ],
+        "detection_seconds": 0.1,
+        "regroup_seconds": 0.2,
+    },
+}
+
+
+@pytest.mark.parametrize("faults", FAULTS)
+@pytest.mark.parametrize("nodes", CLUSTERS)
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.sampled(30)
+def test_between_two_changes_of_its_nodes_a_run_is_the_same_in_lockstep(
+    method: str, nodes: str, faults: str, monkeypatch: pytest.MonkeyPatch
+):
+    """Commits, rows and sums, over losses, returns, checkpoints and restarts. Delayed methods have something under way at commits."""
+    made = described(method, cluster={**CLUSTERS[nodes], "faults": FAULTS[faults]}, budget={"seconds": 5.5}, seed=3)
+    stretches: list[bool] = []
+    begin = Stretch.begin.__func__
+    monkeypatch.setattr(Stretch, "begin", classmethod(lambda *world: [stretches.append(it := begin(*world)), it][1]))
+
+    in_stretches = reported(EventWorld, made, keep=False)
+    assert any(stretches) == vars(type(made.coordination)).get("begins_at_commits", False)
+    monkeypatch.setattr(Stretch, "suits_members", lambda _: False)
+
+    assert in_stretches == reported(EventWorld, made, keep=False)
 
 
 @pytest.mark.parametrize("begins", [0, 150])

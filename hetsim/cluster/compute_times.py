@@ -26,25 +26,25 @@ SHARING_WEIGHTS = (1e-3, 1e3)
 class StepTimes:
     """The seconds of one node's gradients, in the order in which the node computes them."""
 
-    __slots__ = ("_factors", "node", "slowdown")
+    __slots__ = ("factors", "node", "slowdown")
 
     def __init__(self, node: NodeSpec, *, seed: int, rank: int, stream: int = GRADIENTS) -> None:
         self.node = node.on_its_share
         self.slowdown = Slowdown(node, seed=seed, rank=rank) if node.slowdown or node.slow_spells else None
-        self._factors = node.noise.draws(seed, rank, stream, least=MIN_FACTOR) if node.noise else None
+        self.factors = node.noise.draws(seed, rank, stream, least=MIN_FACTOR) if node.noise else None
 
     def skip(self, num_gradients: int) -> None:
         """Skip the gradients of an earlier run."""
-        if self._factors is not None:
-            next(islice(self._factors, num_gradients, num_gradients), None)
+        if self.factors is not None:
+            next(islice(self.factors, num_gradients, num_gradients), None)
 
     def seconds(self, samples: int, start: float = 0.0) -> float:
         """The seconds of the next gradient, over `samples` samples, if it starts at second `start` of the run."""
         num_passes, rest = divmod(samples, self.node.micro_batch or samples or 1)
         seconds = num_passes * _pass(self.node, self.node.micro_batch or samples)
         seconds += _pass(self.node, rest) if rest or not samples else 0.0
-        if self._factors is not None:
-            seconds *= next(self._factors)
+        if self.factors is not None:
+            seconds *= next(self.factors)
         seconds = seconds if self.slowdown is None else self.slowdown.stretch(seconds, start)
         return max(seconds, samples * self.node.loading)
 

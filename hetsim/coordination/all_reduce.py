@@ -36,6 +36,7 @@ class SynchronousAllReduce(Coordination):
     needs_server: ClassVar[bool] = False
     may_leave_out: ClassVar[bool] = True
     same_on_every_rank: ClassVar[bool] = True
+    begins_at_commits: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         self.only(REASON_SYNCHRONOUS, admission=Barrier, compensation=NoCompensation, discount=NoDiscount)

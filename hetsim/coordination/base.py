@@ -67,6 +67,12 @@ class Coordination(ABC):
     step. The value is not inherited: each class has to set it, as a base class cannot know what a subclass does.
     """
 
+    begins_at_commits: ClassVar[bool] = False
+    """Whether a rank's program may end at any commit and begin again from its state and `Node.own`, with the same effects.
+
+    Nothing may be under way at a commit. The value is not inherited.
+    """
+
     @property
     def needs_local_steps(self) -> str | None:
         """Why this coordination needs a local optimizer; None if it does not."""

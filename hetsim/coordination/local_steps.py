@@ -39,6 +39,7 @@ class LocalSteps(Coordination):
     needs_server: ClassVar[bool] = False
     takes_local_steps: ClassVar[bool] = True
     same_on_every_rank: ClassVar[bool] = True
+    begins_at_commits: ClassVar[bool] = True
 
     period: int
     """H"""

@@ -25,6 +25,7 @@ class OverlappedAllReduce(SynchronousAllReduce):
     """
 
     same_on_every_rank: ClassVar[bool] = True
+    begins_at_commits: ClassVar[bool] = True
 
     bucket_bytes: int
 

@@ -37,6 +37,7 @@ class StreamingSteps(LocalSteps):
     """
 
     same_on_every_rank: ClassVar[bool] = True
+    begins_at_commits: ClassVar[bool] = True
 
     fragments: int
     """P, which divides H"""

@@ -56,7 +56,7 @@ class PendingCollectives:
         if values_by_rank:
             total = sum_in_rank_order(values_by_rank.values())
             size = nbytes(total)
-            self._complete(fx.AllReduce, partial(self._collectives.all_reduce_seconds, size, number), total, ALL_REDUCE, size)
+            self._complete(fx.AllReduce, partial(self.among_members.all_reduce_seconds, size, number), total, ALL_REDUCE, size)
         return SUSPENDED
 
     def bucket(self, process: RankProcess, number: Sequence[int], size: int, term: Vector, callback: Callback) -> None:
@@ -67,8 +67,8 @@ class PendingCollectives:
         values_by_rank = self._enter(process, fx.GradientSum, term, callback, len(self.members))
         if values_by_rank:
             total = None if term is None else sum_in_rank_order(values_by_rank.values())
-            seconds = partial(self._collectives.all_reduce_seconds, size, number)
-            slow = self._collectives.slow_gradients
+            seconds = partial(self.among_members.all_reduce_seconds, size, number)
+            slow = self.among_members.slow_gradients
             entered = self._pending[fx.GradientSum][0].entered
             if slow and term is None:
                 seconds = partial(self._reduce_beside, seconds, size)
@@ -89,7 +89,7 @@ class PendingCollectives:
         """Begin the last reduction, once the ranks have made up for what earlier reductions took from their gradients."""
         sizes, intervals = [size for size, _ in self._beside], [interval for _, interval in self._beside]
         self._beside.clear()
-        ready = self._collectives.gradients_end(sizes, ends, intervals)
+        ready = self.among_members.gradients_end(sizes, ends, intervals)
         if ready <= self.env.now:
             begin()
             return
@@ -110,7 +110,7 @@ class PendingCollectives:
         values_by_rank = self._enter(process, fx.Gather, effect.number, callback, len(self.members))
         if values_by_rank:
             numbers = tuple(values_by_rank.get(rank, 0.0) for rank in range(self.cluster.num_workers))
-            self._complete(fx.Gather, partial(self._collectives.gather_seconds, number), numbers, GATHER, 8)
+            self._complete(fx.Gather, partial(self.among_members.gather_seconds, number), numbers, GATHER, 8)
         return SUSPENDED
 
     def all_gather(self, process: RankProcess, effect: fx.AllGather[Any], callback: Callback) -> Any:
@@ -119,7 +119,7 @@ class PendingCollectives:
         values_by_rank = self._enter(process, fx.AllGather, effect.value, callback, len(self.members))
         if values_by_rank:
             size = nbytes(effect.value)
-            seconds = partial(self._collectives.gather_seconds, number, nbytes=size)
+            seconds = partial(self.among_members.gather_seconds, number, nbytes=size)
             self._complete(fx.AllGather, seconds, effect.combine(values_by_rank), GATHER, size)
         return SUSPENDED
 
@@ -141,7 +141,8 @@ class PendingCollectives:
     def join(self, members: set[int]) -> None:
         """Set the workers that take part."""
         self.members = members
-        self._collectives = Collectives(self.cluster, sorted(members), seed=self.seed)
+        self.among_members = Collectives(self.cluster, sorted(members), seed=self.seed)
+        """The times of collectives among the members."""
 
     @property
     def is_regrouping(self) -> bool:

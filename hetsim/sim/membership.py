@@ -94,6 +94,12 @@ class Membership:
         self._taking_back = [recorder for recorder in recorders if recorder.takes_back]
         self._record_down = interval_recorder(recorders, DOWN)
 
+    @property
+    def next_change(self) -> float:
+        """The next time at which a node crashes or returns."""
+        times = (until if rank in self.down else start for rank, (start, until) in self._next_outage.items())
+        return min(times, default=math.inf)
+
     def over(self) -> bool:
         """Whether the run has ended, and does not stand still."""
         processes = self.world.processes

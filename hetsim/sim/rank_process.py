@@ -47,6 +47,12 @@ class RankProcess:
         self.done = False
         self.result: Any = None
 
+    def begin(self, program: Program[Any]) -> None:
+        """Replace the program by another one, which `resume` begins."""
+        self.program.close()
+        self.program, self._send = program, program.send
+        self.waits_for = None
+
     @property
     def lost(self) -> bool:
         """Whether its node has crashed."""

@@ -51,12 +51,21 @@ class WeightStorage:
         """The seconds for which a rank that commits this version waits; None if it is not saved. The first rank decides for all."""
         if self.settings is None:
             return None
-        if version > self._decided:
-            self._decided = version
-            if now - self.since >= self.settings.every:
-                self.since = now + self.settings.seconds
-                self._due.add(version)
+        if self._begins_at(version, now):
+            self.since = now + self.settings.seconds
+            self._due.add(version)
+        self._decided = max(self._decided, version)
         return self.settings.seconds if version in self._due else None
+
+    def seconds_if_due(self, version: int, now: float) -> float | None:
+        """The result of `pause` for the next rank, without deciding."""
+        if self.settings is None:
+            return None
+        return self.settings.seconds if version in self._due or self._begins_at(version, now) else None
+
+    def _begins_at(self, version: int, now: float) -> bool:
+        """Whether a checkpoint begins with a commit of this version now, because no rank has decided about this version yet."""
+        return self.settings is not None and version > self._decided and now - self.since >= self.settings.every
 
     def hold(self, ranks: Iterable[int], now: float) -> None:
         """These ranks have the newest weights from now on, and no others."""

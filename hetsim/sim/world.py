@@ -29,6 +29,7 @@ from hetsim.sim.clock import SUSPENDED, Callback, VirtualClock
 from hetsim.sim.collective_ops import PendingCollectives
 from hetsim.sim.gradient_processes import gradients_of
 from hetsim.sim.gradient_sums import GradientSums, Mark
+from hetsim.sim.lockstep.stretch import Stretch
 from hetsim.sim.membership import Membership
 from hetsim.sim.messages import Messaging
 from hetsim.sim.profiling import run_profiling
@@ -65,7 +66,7 @@ class EventWorld:
         began = checkpoint.began if checkpoint is not None else 0.0
         self.env = VirtualClock(began)
         self.metrics = Metrics(num_workers, num_ahead=coordination.num_ahead, weights=experiment.weights_of(task))
-        observers = [self.metrics, *recorders]
+        self.observers = observers = [self.metrics, *recorders]
         self.membership = Membership(self, experiment, observers, began=began)
         self.prepared = prepare(
             experiment, task, optimizers,
@@ -75,15 +76,16 @@ class EventWorld:
         self.record = RunRecord(self.prepared, self.metrics, recorders, at_once=True, keeps=keep is not None)
         self.curve, self.history = self.record.curve, self.record.history
         self._stop, self._samples_per_epoch = self.prepared.stop, task.num_samples
+        self.keeps_checkpoints = keep is not None
         self._checkpoints = None if keep is None else Checkpoints(partial(self._keep_with_activity, keep), wants)
         self._committed_at = [began] * experiment.num_ranks
         self._optimizer = optimizers.main if coordination.needs_server else SharedSteps(optimizers.main)
         self._local_optimizer = optimizers.local
         self._regional_optimizer: Any = optimizers.regional
         states = [self.prepared.rank_state(rank) for rank in range(experiment.num_ranks)]
-        self._optimizer_at_commit: Any = states[experiment.leader].optimizer
+        self.optimizer_at_commit: Any = states[experiment.leader].optimizer
         positions = enumerate(self.record.num_gradients_before)
-        self._times = [self.prepared.step_times(rank, num_gradients=count) for rank, count in positions]
+        self.times = [self.prepared.step_times(rank, num_gradients=count) for rank, count in positions]
         self._service = {state.rank: self.prepared.service_times(state) for state in states[num_workers:]}
         self._num_workers = num_workers
         self._without_storage = experiment.cluster.faults.checkpoint is None or coordination.needs_server
@@ -106,6 +108,11 @@ class EventWorld:
         self.send, self.receive = self.messaging.send, self.messaging.receive
         self.receive_within = self.messaging.receive_within
         self.regroup = self.membership.regroup
+        self._stretches = Stretch.suits_members(self)
+        self._released: list[tuple[Callback, fx.Regrouped]] = []
+        """The members that a regroup has released, before they continue in lockstep or one by one."""
+        if self._stretches:
+            self.regroup = self._regroup_before_stretch
         self.attempt = self._attempts().attempt
         self.handlers = handlers(self)
         for state in states:
@@ -128,7 +135,8 @@ class EventWorld:
     def _run(self) -> Checkpoint | None:
         self.membership.begin(self._saved_version())
         seconds = self.prepared.checkpoint.seconds
-        for process in [process for process in self.processes if not process.lost]:
+        begun = self._stretches and not seconds and Stretch.begin(self, self.prepared.start)
+        for process in [process for process in self.processes if not (begun or process.lost)]:
             if process.rank < len(seconds) and seconds[process.rank] > self.env.now:
                 self.env.at(seconds[process.rank], process.resume)
             else:
@@ -160,12 +168,12 @@ class EventWorld:
 
     def restore(self, version: SavedVersion) -> None:
         """Continue from this version as the last commit. What was recorded of later versions no longer counts, but the work does."""
-        self.history.last, self._optimizer_at_commit, progress = version
+        self.history.last, self.optimizer_at_commit, progress = version
         self.record.roll_back(progress)
 
     def _saved_version(self) -> SavedVersion:
         """The last commit, as a checkpoint of the training contains it."""
-        return SavedVersion(self.history.last, self._optimizer_at_commit, self.record.progress())
+        return SavedVersion(self.history.last, self.optimizer_at_commit, self.record.progress())
 
     def _profile(self) -> Profile:
         return run_profiling(self.experiment)
@@ -176,7 +184,7 @@ class EventWorld:
         return collectives, Messaging(self.env, experiment.cluster, self.processes, observers, seed=experiment.seed)
 
     def _attempts(self) -> Any:
-        return Attempts(self.env, self.compute_at, self._times, self.membership, self._record_gradient)
+        return Attempts(self.env, self.compute_at, self.times, self.membership, self._record_gradient)
 
     def _process(self, state: RankState, start: State | None) -> RankProcess:
         node = fx.Node(state.rank, self._num_workers, state.own)
@@ -184,7 +192,7 @@ class EventWorld:
         return RankProcess(self.env, state, program, self.handlers)
 
     def _restart(self, state: RankState) -> None:
-        self.prepared.restart(state, self.history.last, optimizer=self._optimizer_at_commit)
+        self.prepared.restart(state, self.history.last, optimizer=self.optimizer_at_commit)
 
     def gradient(self, process: RankProcess, effect: fx.Gradient, callback: Callback, marks: Sequence[Mark] = ()) -> Any:
         """Takes the time of the node's model. The gradient is computed when it is due. Calls each of the `marks` on the way."""
@@ -192,7 +200,7 @@ class EventWorld:
         start = self._computes_until[rank]
         if start < now:  # one gradient at a time, if more than one was started
             start = now
-        seconds = self._times[rank].seconds(samples, start)
+        seconds = self.times[rank].seconds(samples, start)
         self._computes_until[rank] = end = start + seconds
         process.state.version = effect.version
         row = (start, end, rank, GRADIENT, effect.version, samples, 0, 0)
@@ -231,7 +239,7 @@ class EventWorld:
         optimizer = self._optimizer if rank <= self._num_workers else self._regional_optimizer
         weights = state.update(optimizer, effect)
         if rank < self._num_workers:
-            seconds = self._times[rank].update_seconds(self.env.now)
+            seconds = self.times[rank].update_seconds(self.env.now)
         else:
             seconds = self._service[rank].update_seconds(effect.gradient, effect.operations)
         return self._end_update(rank, seconds, state.version, weights, callback)
@@ -242,7 +250,7 @@ class EventWorld:
             return effect.at
         process.state.version = effect.version
         weights = process.state.local_update(self._local_optimizer, effect.at, effect.gradient, effect.epoch)
-        seconds = self._times[process.rank].update_seconds(self.env.now, local=True)
+        seconds = self.times[process.rank].update_seconds(self.env.now, local=True)
         return self._end_update(process.rank, seconds, effect.version, weights, callback)
 
     def _end_update(self, rank: int, seconds: float, version: int, weights: Vector, callback: Callback) -> Any:
@@ -305,6 +313,24 @@ class EventWorld:
         if leader.status != LOST:
             self.membership.storage.newest = version
 
+    def save_weights_at(self, seconds: float, leader: RankProcess) -> None:
+        """The leader's last commit is complete as a checkpoint at this time."""
+        self.env.at(seconds, self._save_weights, (leader, self._saved_version()))
+
+    def _regroup_before_stretch(self, process: RankProcess, effect: fx.Regroup, callback: Callback) -> Any:
+        """As without stretches. The members continue in lockstep, if they make a version before the next change."""
+        return self.membership.regroup(process, effect, partial(self._release, callback))
+
+    def _release(self, callback: Callback, regrouped: fx.Regrouped) -> None:
+        """A regroup has released a member. All members are released at the same time."""
+        self._released.append((callback, regrouped))
+        if len(self._released) < len(self.collectives.members):
+            return
+        released, self._released = self._released, []
+        if not Stretch.begin(self, regrouped.state):
+            for resume, answer in released:
+                resume(answer)
+
     def _decide(self, process: RankProcess, effect: fx.Commit, callback: Callback) -> Any:
         """The leader decides whether to continue. If seconds are limited, the other ranks wait for its decision."""
         state: State = effect.state
@@ -313,7 +339,7 @@ class EventWorld:
         leads = process.rank == self.membership.leader
         stop = self._stop
         if leads:
-            self._optimizer_at_commit = process.state.optimizer
+            self.optimizer_at_commit = process.state.optimizer
             going = self.history.commit(self.env.now, process.rank, state, effect.applied)
         if self._checkpoints is not None and self._checkpoints.wants(effect.version):
             self._checkpoint(self._checkpoints, process, leads=leads)

@@ -31,6 +31,7 @@ try:
     from hetsim.config.build import build_experiment as built
     from hetsim.config.compose import entries_of
     from hetsim.runtime.experiment import Experiment
+    from hetsim.sim.lockstep.stretch import Stretch
     from hetsim.sim.lockstep.world import LockstepWorld
     from hetsim.trust.shipped import configs
 except ImportError:  # before the layout of 0.2
@@ -150,12 +151,12 @@ def hashes(method: str, cluster: str, workload: tuple[str, ...]) -> dict[str, st
 @contextmanager
 def event_by_event() -> Iterator[None]:
     """Whatever suits lockstep is played event by event, too."""
-    suits = vars(LockstepWorld)["suits"]
-    LockstepWorld.suits = staticmethod(lambda *_: False)  # type: ignore[method-assign]
+    suits, members = vars(LockstepWorld)["suits"], vars(Stretch)["suits_members"]
+    LockstepWorld.suits = Stretch.suits_members = staticmethod(lambda *_: False)  # type: ignore[method-assign]
     try:
         yield
     finally:
-        LockstepWorld.suits = suits  # type: ignore[method-assign]
+        LockstepWorld.suits, Stretch.suits_members = suits, members  # type: ignore[method-assign]
 
 
 def recorded(*, training: bool, methods: Sequence[str] = METHODS) -> dict[str, dict[str, str]]:

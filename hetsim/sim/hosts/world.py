@@ -67,7 +67,7 @@ class HostWorld(EventWorld):
         now, node = self.env.now, self.experiment.cluster.nodes[rank]
         new = sizes_of_passes(node, samples) - self._sizes[rank]
         self._sizes[rank] |= new
-        return self._times[rank].seconds(samples, now) + node.cold(now - self._last_ends[rank]) + len(new) * node.first_seconds
+        return self.times[rank].seconds(samples, now) + node.cold(now - self._last_ends[rank]) + len(new) * node.first_seconds
 
     def _compute(self, rank: int, seconds: float, marks: deque[Mark], start: float, computed: float = 0.0) -> None:
         """Compute a gradient from a share of its seconds on, up to the next mark or to its end."""

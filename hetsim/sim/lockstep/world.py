@@ -25,7 +25,7 @@ from hetsim.runtime.experiment import Experiment, Optimizers
 from hetsim.runtime.preparation import prepare
 from hetsim.runtime.rank import Checkpoint, RankState
 from hetsim.runtime.recording.outcome import RunOutcome
-from hetsim.runtime.recording.recorder import ALL_REDUCE, GATHER, GRADIENT, UPDATE, Recorder, interval_recorder
+from hetsim.runtime.recording.recorder import ALL_REDUCE, GATHER, GRADIENT, UPDATE, Recorder, RecordInterval, Row, interval_recorder
 from hetsim.runtime.recording.run_record import RunRecord
 from hetsim.runtime.world import handlers, unsupported
 from hetsim.sim.lockstep.metrics import VectorizedMetrics
@@ -75,11 +75,13 @@ class LockstepWorld:
         self.prepared = prepare(experiment, task, optimizers, profile=lambda: run_profiling(experiment), checkpoint=checkpoint)
         resumed = self.prepared.checkpoint
         self.prepared.profile.record(recorders, experiment.profile_batches)
+        self.members, self.leader = np.arange(num_workers), experiment.leader
+        self.nodes = experiment.cluster.nodes
         self.record = RunRecord(self.prepared, self.metrics, recorders, at_once=True, keeps=keep is not None)
         self.curve, self.history = self.record.curve, self.record.history
         self._keep = keep
         self._wants = wants or (lambda _: True)
-        self.state = _join_states([self.prepared.rank_state(rank) for rank in range(num_workers if resumed.ranks else 1)])
+        self.state = join_states([self.prepared.rank_state(rank) for rank in range(num_workers if resumed.ranks else 1)])
         """The state of all ranks. In its `own`, numbers of ranks are arrays."""
         plan = self.prepared.plan
         vectorized = VectorizedPlan(**{field.name: getattr(plan, field.name) for field in fields(plan) if field.init})
@@ -145,7 +147,7 @@ class LockstepWorld:
         computed, end = self.gradient(state, fx.Gradient(effect.at, effect.batch, effect.version), None)
         start, buckets = np.maximum(now, busy_until), self.prepared.buckets(effect.bucket_bytes)
         shares: list[Any] = [bucket.ready for bucket in buckets[:-1]]
-        nodes = self.prepared.experiment.cluster.nodes
+        nodes = self.nodes
         if any(node.micro_batch is not None for node in nodes):
             assert isinstance(effect.batch, VectorizedBatch)
             batches = list(zip(nodes, effect.batch.samples.tolist(), strict=True))
@@ -222,10 +224,9 @@ class LockstepWorld:
         """Takes no time. The leader decides whether to continue. If seconds are limited, the other ranks wait for its decision."""
         committed: State = effect.state
         state.set_commit(effect.version, self.prepared.epoch(committed))
-        leader = self.experiment.leader
         self._committed_at = self.clock
-        at = self.clock[leader]
-        going = self.history.commit(float(at), leader, committed, self._use_leaders_seconds(effect.applied))
+        at = self.clock[self.leader]
+        going = self.history.commit(float(at), self.leader, committed, self._use_leaders_seconds(effect.applied))
         if self._keep is not None and self._wants(effect.version):
             self._keep(self.checkpoint())
         return going, np.maximum(self.clock, at) if self.prepared.stop.waits else self.clock
@@ -243,7 +244,7 @@ class LockstepWorld:
         """The contributions with the leader's seconds for all ranks, because a rank does not know other ranks' seconds."""
         if not isinstance(applied, SynchronousContributions):
             return applied
-        of_leader = (float(np.broadcast_to(round_.seconds, self.clock.shape)[self.experiment.leader]) for round_ in applied.rounds)
+        of_leader = (float(np.broadcast_to(round_.seconds, self.clock.shape)[self.leader]) for round_ in applied.rounds)
         return replace(applied, rounds=tuple(round_._replace(seconds=s) for round_, s in zip(applied.rounds, of_leader, strict=True)))
 
     def _rank_states(self) -> tuple[RankState, ...]:
@@ -253,7 +254,7 @@ class LockstepWorld:
             replace(
                 self.state,
                 rank=rank,
-                own={name: _value_of_rank(value, rank, shape) for name, value in self.state.own.items()},
+                own={name: value_of_rank(value, rank, shape) for name, value in self.state.own.items()},
                 num_gradients=count,
                 num_messages={},
             )
@@ -277,18 +278,24 @@ class LockstepWorld:
             return
         places = np.arange(len(self.clock)) if ranks is None else np.flatnonzero(ranks)
         counts = np.zeros_like(places) if samples is None else samples[places]
-        for rank, since, until, count in zip(places.tolist(), start[places].tolist(), end[places].tolist(), counts.tolist(), strict=True):
-            record((since, until, rank, kind, version, count, 0, size))
+        ranks_and_times = (self.members[places].tolist(), start[places].tolist(), end[places].tolist(), counts.tolist())
+        self._report(
+            record, [(since, until, r, kind, version, count, 0, size) for r, since, until, count in zip(*ranks_and_times, strict=True)]
+        )
+
+    def _report(self, record: RecordInterval, rows: list[Row]) -> None:
+        for row in rows:
+            record(row)
 
 
-def _value_of_rank(value: Any, rank: int, shape: tuple[int, ...]) -> Any:
+def value_of_rank(value: Any, rank: int, shape: tuple[int, ...]) -> Any:
     """One rank's part of a value in `own`."""
     if isinstance(value, UnreportedTimings):
         return replace(value, seconds=float(np.broadcast_to(value.seconds, shape)[rank]))
     return value
 
 
-def _join_states(states: Sequence[RankState]) -> RankState:
+def join_states(states: Sequence[RankState]) -> RankState:
     """One state for all ranks, with their timings as an array. All other values are equal on ranks that do the same on phantoms."""
     values = dict(states[0].own)
     for name, value in values.items():
