@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 import running
 import worlds
+from hydra._internal import defaults_list
 from hypothesis import settings
 from omegaconf import OmegaConf
 from realtime import pytest_runtest_protocol as pytest_runtest_protocol
@@ -115,6 +116,16 @@ def _load_once(file: Any) -> Any:
 
 
 OmegaConf.load = staticmethod(_load_once)  # type: ignore[method-assign]
+
+_map_of_choices = defaults_list._create_interpolation_map
+
+
+def _map_where_needed(overrides: Any, defaults: list[Any], self_added: bool) -> Any:
+    """The choices that a defaults list may refer to: Hydra collects them for each of thirty lists, of which one or two refer to any."""
+    return _map_of_choices(overrides, defaults, self_added) if any(default.is_interpolation() for default in defaults) else None
+
+
+defaults_list._create_interpolation_map = _map_where_needed
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -37,10 +37,19 @@ def imports(text: str, package: str = "hetsim") -> frozenset[str]:
             module = ".".join(filter(None, (above, part.module)))
             found |= {module} | {f"{module}.{alias.name}" for alias in part.names}
         elif isinstance(part, ast.Attribute):
-            found.add(ast.unparse(part))
-        elif isinstance(part, ast.Call) and ast.unparse(part.func).split(".")[-1] in ("import_module", "__import__"):
+            found.add(dotted(part))
+        elif called(part) in ("import_module", "__import__"):
             found |= {argument.value for argument in part.args if isinstance(argument, ast.Constant)} or {"anything"}
     return frozenset(found)
+
+
+def dotted(part: ast.expr) -> str:
+    """The text of a chain of names, such as torch.distributed.nn; of any other attribute, its own name."""
+    names = []
+    while isinstance(part, ast.Attribute):
+        names.append(part.attr)
+        part = part.value
+    return ".".join((part.id, *reversed(names))) if isinstance(part, ast.Name) else names[0]
 
 
 def room(name: str) -> str:

@@ -71,7 +71,7 @@ def outcome(compose: Callable[[], Any]) -> Any:
 
 
 @pytest.mark.filterwarnings("ignore:.* does nothing")
-@pytest.mark.parametrize("number", [7, pytest.param(300, marks=pytest.mark.long)])
+@pytest.mark.parametrize("number", [4, pytest.param(300, marks=pytest.mark.long)])
 def test_a_run_has_the_config_that_hydra_composes(number: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Order of the words, additions and deletions, quotes, references, choices of groups: what Hydra composes or refuses.
 

@@ -65,7 +65,7 @@ def test_the_table_has_every_method() -> None:
 
 @pytest.mark.slow
 @EVERY_METHOD
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(7)
 def test_it_converges_to_the_quadratics_known_optimum(name: str) -> None:
     """Where all samples agree on the optimum, every method finds it."""
     workload = {"num_parameters": 8, "num_samples": 100, "condition": 4, "noise": 0.0}
@@ -95,7 +95,7 @@ def test_it_trains_digits_with_its_shipped_defaults(name: str) -> None:
 
 @pytest.mark.slow
 @EVERY_METHOD
-@pytest.mark.sampled(13)
+@pytest.mark.sampled(7)
 def test_its_own_phase_is_entered(name: str) -> None:
     """The defaults are sized for small workloads: what the method is about happens in such a run."""
     assert trained(name, 0)[1]
@@ -103,7 +103,7 @@ def test_its_own_phase_is_entered(name: str) -> None:
 
 @pytest.mark.slow
 @EVERY_METHOD
-@pytest.mark.sampled(13)
+@pytest.mark.sampled(9)
 def test_the_same_seed_gives_the_same_trace_and_parameters(name: str) -> None:
     """Row by row and bit by bit; another seed gives others."""
     one, again, other = (simulate(short(name, "workload=quadratic", seed=seed, budget={"epochs": 5}), trace="full") for seed in (7, 7, 8))
@@ -154,7 +154,7 @@ def test_each_position_is_handed_out_once_and_drops_are_counted(name: str, epoch
 
 @pytest.mark.slow
 @EVERY_METHOD
-@pytest.mark.sampled(13)
+@pytest.mark.sampled(9)
 def test_it_starts_again_from_any_committed_state(name: str) -> None:
     """The rest applies or drops what the part before had not, once, and its versions go on."""
     made = short(name, "workload=quadratic", budget={"epochs": 6.3})

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
-import textwrap
 import warnings
 from pathlib import Path
 from typing import Any
@@ -150,26 +148,28 @@ def test_the_whole_run_makes_matplotlib_complain_of_nothing(tmp_path: Path, capf
     assert list(tmp_path.glob("*.png")) == []
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("backend", ["module://matplotlib_inline.backend_inline", "module://nowhere", "nonsense", "svg"])
-def test_pictures_are_drawn_whatever_the_environment_says(backend: str, tmp_path: Path) -> None:
-    """A notebook's kernel hands its backend to each command that it starts. The user's own figures keep it, if it exists."""
-    script = f"""
-        import os
-        import hetsim
-        hetsim.run("workload=phantom", "budget.epochs=null", "budget.updates=5", "method=ssgd", folder={str(tmp_path / "run")!r})
-        import matplotlib
-        print(os.environ["MPLBACKEND"], matplotlib.get_backend())
-    """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)],
-        env=os.environ | {"MPLBACKEND": backend},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+BACKENDS = ("module://matplotlib_inline.backend_inline", "module://nowhere", "nonsense", "svg")
+DRAWING = """
+import os, sys
+import hetsim, hetsim.config.start, hetsim.sim.backend
 
-    assert (tmp_path / "run" / "timeline.png").exists()
-    said, used = done.stdout.split()
-    assert said == backend
-    assert used == "svg" or backend != "svg"
+for place, backend in enumerate(sys.argv[1:]):
+    if os.fork() == 0:  # before anything imports Matplotlib
+        os.environ["MPLBACKEND"] = backend
+        hetsim.run("workload=phantom", "budget.epochs=null", "budget.updates=5", "method=ssgd", folder=f"run{place}")
+        import matplotlib
+        print(os.environ["MPLBACKEND"], matplotlib.get_backend(), flush=True)
+        os._exit(0)
+    os.wait()
+"""
+
+
+@pytest.mark.slow
+def test_pictures_are_drawn_whatever_the_environment_says(tmp_path: Path) -> None:
+    """A notebook's kernel hands its backend to each command that it starts. The user's own figures keep it, if it exists."""
+    done = subprocess.run([sys.executable, "-c", DRAWING, *BACKENDS], cwd=tmp_path, capture_output=True, text=True, check=True)
+
+    assert [(tmp_path / f"run{place}" / "timeline.png").exists() for place in range(len(BACKENDS))] == [True] * len(BACKENDS)
+    variables, used = zip(*map(str.split, done.stdout.splitlines()), strict=True)
+    assert variables == BACKENDS
+    assert used[-1] == "svg"

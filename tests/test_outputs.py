@@ -25,7 +25,8 @@ from hetsim.files.outputs import MARKS, is_output
 pytestmark = pytest.mark.slow
 
 QUICK = ("workload=phantom", "budget.epochs=null", "budget.updates=20")
-ADVISE = ("hetsim-advise", "cluster=mixed4", "workload=phantom", "timing", "method=ssgd", "--processes=1")
+SMALL = ("workload=phantom", "workload.num_samples=2000", "budget.epochs=1")
+ADVISE = ("hetsim-advise", "cluster=mixed4", *SMALL, "timing", "method=ssgd", "--processes=1")
 SEARCH = ("hetsim-search", *QUICK, "pictures=false", "method=ssgd,asgd", "--objective=seconds", "--sampler=random")
 STRAGGLERS = ("hetsim-stragglers", "r", "--no-replay")
 CALIBRATE = ("hetsim-calibrate", "new.yaml", "cluster=uniform4", "workload=digits", "--seconds=0.1")

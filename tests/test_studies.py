@@ -223,7 +223,7 @@ DYNAMIC, WEIGHTED, SCALE = (STUDIES / name for name in ("01-dynamic-batch-size",
 DELAY = STUDIES / "02-one-step-delay"
 
 
-@pytest.mark.parametrize("study", [DYNAMIC, DELAY, WEIGHTED, SCALE], ids=lambda study: study.name)
+@pytest.mark.parametrize("study", [WEIGHTED, DYNAMIC, DELAY, SCALE], ids=lambda study: study.name)
 @pytest.mark.sampled(1)
 def test_a_study_of_a_claim_reports_what_its_runs_say(study: Path, load: Load, tmp_path: Path) -> None:
     """Its tables follow from results.csv, in which every run in virtual time has as many seeds as any other."""

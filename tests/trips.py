@@ -115,16 +115,16 @@ def replaced_functions() -> list[str]:
     """Every place where hetsim assigns to an attribute of another library's module or class."""
     places = []
     for module, text in modules().items():
-        tree = ast.parse(text)
+        nodes = [*ast.walk(ast.parse(text))]
         foreign: set[str] = set()
-        for part in ast.walk(tree):
+        for part in nodes:
             if isinstance(part, ast.Import):
                 foreign |= {(alias.asname or alias.name).split(".")[0] for alias in part.names if not alias.name.startswith("hetsim")}
             elif isinstance(part, ast.ImportFrom) and not (part.module or "").startswith(("hetsim", "__future__")):
                 foreign |= {alias.asname or alias.name for alias in part.names}
-        for part in ast.walk(tree):
+        for part in nodes:
             targets = part.targets if isinstance(part, ast.Assign) else ()
-            if isinstance(part, ast.Call) and ast.unparse(part.func) in ("setattr", "object.__setattr__"):
+            if isinstance(part, ast.Call) and getattr(part.func, "id", getattr(part.func, "attr", "")) in ("setattr", "__setattr__"):
                 targets = part.args[:1]
             for target in targets:
                 owner = target.value if isinstance(target, ast.Attribute) else target if isinstance(part, ast.Call) else None

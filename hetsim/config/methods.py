@@ -56,7 +56,7 @@ def read(path: Path) -> Method:
     about, bar, paper = head.removeprefix("# ").rpartition(" | ")
     if not head.startswith("# ") or not bar:
         raise ValueError(f"{path}: the second line must be '# what it is | where it was published', not {head!r}")
-    entries = yaml.safe_load(text)
+    entries = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     choices = {key.removeprefix("override /"): value for default in entries.pop("defaults", []) for key, value in default.items()}
     return Method(str(entries.pop("method")), about, paper, choices, entries)
 

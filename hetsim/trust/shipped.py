@@ -64,6 +64,6 @@ def choices(group: str) -> dict[str, dict[str, Any]]:
     """The shipped choices of a group, each with its keys; empty for an unknown group."""
     if not is_group(group):
         return {}
-    folder = configs() / group
-    loaded = {path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.yaml"))}
+    loader, files = getattr(yaml, "CSafeLoader", yaml.SafeLoader), sorted((configs() / group).glob("*.yaml"))
+    loaded = {path.stem: yaml.load(path.read_text(encoding="utf-8"), loader) for path in files}
     return {choice: keys for choice, keys in loaded.items() if isinstance(keys, dict)}

@@ -146,16 +146,20 @@ def test_a_variant_is_what_hydra_composes(split: str | None, names: list[str]) -
             assert made == experiment_of([*words, *its.words(rates=False), "seed=3"], None)
 
 
-def test_what_has_the_same_timing_takes_the_same_time() -> None:
+ON_A_SERVER = [name for name, method in METHODS.items() if method.choices["coordination"] == "parameter_server"]
+
+
+@pytest.mark.parametrize("names", [ON_A_SERVER, pytest.param(list(METHODS), marks=pytest.mark.long)], ids=["on a server", "all"])
+def test_what_has_the_same_timing_takes_the_same_time(names: list[str]) -> None:
     """Of all methods, with noise: policies that only decide what is computed take no time."""
     noisy = [word.replace("seconds_per_update: 1e-4", "noise: {distribution: lognorm, s: 0.3}") for word in question("boxes")]
     found: dict[str, set[float]] = {}
-    for name in METHODS:
+    for name in names:
         outcome, timing = simulate_variant((*noisy, *RUN), name, Variant(), None)
         found.setdefault(timing, set()).add(outcome.numbers["seconds"])
 
     assert {timing: seconds for timing, seconds in found.items() if len(seconds) > 1} == {}
-    assert len(found) < len(METHODS) - 6
+    assert len(found) < len(names) - 6
 
 
 # Bounds
@@ -191,14 +195,13 @@ def test_the_most_rate_is_above_that_of_any_split() -> None:
     assert max(rates) <= most < 1.02 * max(rates)
 
 
-@pytest.mark.parametrize("name", CLUSTERS)
-@pytest.mark.sampled(1)
-def test_no_run_is_faster_than_its_bound(name: str) -> None:
+@pytest.mark.parametrize(("name", "step"), [("a slow link", 3), *(pytest.param(name, 1, marks=pytest.mark.long) for name in CLUSTERS)])
+def test_no_run_is_faster_than_its_bound(name: str, step: int) -> None:
     """Of every method with its own split, and of those with equal batches with another."""
     words = (*question(name), *RUN)
     sets: list[LeaveOut] = [(), (3,), (2, 3), (0, 1)]
     broken = []
-    for method in METHODS.values():
+    for method in [*METHODS.values()][::step]:
         for split in (None, "dbs") if "allocation" not in method.choices else (None,):
             its = Candidate(method, split)
             bounds = least_seconds(words, method.name, Variant(split, its.weighs_samples), sets, None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,8 @@ from hetsim.catalogue.times import REACHED, STATES, STATES_IN_HALF, Choice, Time
 from hetsim.cluster.compute_times import interpolate
 
 SHIPPED = shipped_catalogue()
-TRIPLES = [
-    (gpu, model, precision)
-    for gpu, model, precision in itertools.product(SHIPPED.gpus, SHIPPED.models, PRECISIONS)
-    if any((row.model, row.precision) == (model, precision) for row in SHIPPED.rows)
-]
+MEASURED = {(row.model, row.precision) for row in SHIPPED.rows}
+TRIPLES = [triple for triple in itertools.product(SHIPPED.gpus, SHIPPED.models, PRECISIONS) if triple[1:] in MEASURED]
 
 
 def times_of(gpu: str, model: str, precision: str) -> Times | None:
@@ -33,7 +31,10 @@ def times_of(gpu: str, model: str, precision: str) -> Times | None:
     return None
 
 
-ALL = {triple: times_of(*triple) for triple in TRIPLES}
+@cache
+def all_times() -> dict[tuple[str, str, str], Times | None]:
+    """The times of all triples. They take seconds, so no process that only collects the tests looks them up."""
+    return {triple: times_of(*triple) for triple in TRIPLES}
 
 
 def test_the_same_chip_is_one_chip() -> None:
@@ -41,7 +42,7 @@ def test_the_same_chip_is_one_chip() -> None:
     factors = Choice(SHIPPED).law.card_factors
     for gpu, model, precision in TRIPLES:
         for twin in [other.name for other in SHIPPED.gpus.values() if other.die == SHIPPED.gpus[gpu].die and other.name != gpu]:
-            if not all(ALL[card, model, precision] for card in (gpu, twin)):
+            if not all(all_times()[card, model, precision] for card in (gpu, twin)):
                 continue
             mine, its = Choice(SHIPPED).times([gpu, twin], model, precision)
 
@@ -70,7 +71,7 @@ def test_no_time_exceeds_the_peak_of_the_data_sheet() -> None:
 
     assert shares[-1] <= 1
     assert shares[-len(shares) // 50] <= REACHED
-    for (gpu, model, precision), times in ALL.items():
+    for (gpu, model, precision), times in all_times().items():
         flops, peak = SHIPPED.models[model].flops, SHIPPED.gpus[gpu].peak(precision)
         if times is not None and flops and peak:
             for batch in (*(batch for batch, _ in times.table), *([] if times.num_measured > 1 else [1, 10**6])):
@@ -80,7 +81,7 @@ def test_no_time_exceeds_the_peak_of_the_data_sheet() -> None:
 
 def test_a_card_holds_the_states_of_what_it_trains() -> None:
     """Plain DDP with AdamW: 16 bytes a parameter, 8 in pure half. Other cards are refused, and no number of samples is unknown."""
-    for (gpu, model, precision), times in ALL.items():
+    for (gpu, model, precision), times in all_times().items():
         states, memory = 16 * (SHIPPED.models[model].parameters or 0), SHIPPED.gpus[gpu].memory_bytes or 0
         if times is not None:
             assert times.max_samples is not None
@@ -104,7 +105,7 @@ def test_a_card_holds_the_states_of_what_it_trains() -> None:
 )
 def test_memory_bounds_a_batch(gpu: str, model: str, precision: str, most: int) -> None:
     """By the largest batch that fits, or in proportion to the memory beside the states."""
-    times = ALL[gpu, model, precision]
+    times = all_times()[gpu, model, precision]
 
     assert times is not None
     assert 1 <= (times.max_samples or 0) <= most
@@ -112,7 +113,7 @@ def test_memory_bounds_a_batch(gpu: str, model: str, precision: str, most: int) 
 
 def test_a_source_that_may_have_stopped_early_refuses_no_card() -> None:
     """GPT-2 large has 12.4 GB of states. Four samples on 80 GB do not show that none fits into 24 GB."""
-    times = ALL["rtx3090", "gpt2-large", "fp32"]
+    times = all_times()["rtx3090", "gpt2-large", "fp32"]
 
     assert times is not None
     assert times.max_samples == 1
@@ -120,14 +121,14 @@ def test_a_source_that_may_have_stopped_early_refuses_no_card() -> None:
 
 def test_one_point_is_not_a_curve() -> None:
     """Only measured curves of the card itself have no error. The others print theirs."""
-    for times in filter(None, ALL.values()):
+    for times in filter(None, all_times().values()):
         assert (times.error == 0) == (times.num_measured > 1 and not times.twin)
         assert not times.error or f"± {100 * times.error:.0f} %" in str(times)
 
 
 def test_steps_with_sharded_states_are_used_only_alone() -> None:
     """They say which share of them may be communication, and it is small."""
-    for times in filter(None, ALL.values()):
+    for times in filter(None, all_times().values()):
         sharded = SHARDED in SHIPPED.sources[times.series[0]].traits
         others = [row for row in SHIPPED.rows if row.series[1:] == times.series[1:] and SHARDED not in SHIPPED.sources[row.source].traits]
 

@@ -63,6 +63,7 @@ def coordination(run: Run) -> Coordination:
 
 
 @pytest.mark.parametrize("method", sorted(METHODS))
+@pytest.mark.sampled(20)
 def test_nothing_of_a_member_that_dies_in_its_first_exchange_is_ever_applied(method: str):
     """The survivors make all versions, without it. Where a version needs everyone, none is made before the loss is noticed."""
     start, end = exchanges(run(method, updates=3))[0]
@@ -78,6 +79,7 @@ def test_nothing_of_a_member_that_dies_in_its_first_exchange_is_ever_applied(met
 
 
 @pytest.mark.parametrize("method", sorted(METHODS))
+@pytest.mark.sampled(16)
 def test_no_collective_ends_between_the_death_of_a_member_and_its_detection(method: str):
     """At whatever second it dies: its own collectives end before, and the others' before or after it is noticed."""
     undisturbed = run(method, updates=4)
