@@ -8,6 +8,7 @@ from hetsim.version import __version__
 
 if TYPE_CHECKING:
     from hetsim.api import Advice, Comparison, Run, Search, Stragglers, Table, advise, compare, load, run, search, stragglers, sweep, table
+    from hetsim.loop import Team
     from hetsim.workloads.own import Training, workload
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "Search",
     "Stragglers",
     "Table",
+    "Team",
     "Training",
     "__version__",
     "advise",
@@ -37,6 +39,10 @@ def __getattr__(name: str) -> Any:
         from hetsim.workloads import own
 
         return getattr(own, name)
+    if name == "Team":
+        from hetsim.loop import Team
+
+        return Team
     if name in __all__:
         from hetsim import api
 

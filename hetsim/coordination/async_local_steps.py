@@ -27,6 +27,7 @@ class AsyncLocalSteps(ParameterServer):
     """
 
     takes_local_steps: ClassVar[bool] = True
+    trains_locally: ClassVar[bool] = True
     pushes_differences: ClassVar[bool] = True
 
     period: int

@@ -49,6 +49,8 @@ class Coordination(ABC):
     """
     takes_local_steps: ClassVar[bool] = False
     """Whether a worker may take local steps, with the local optimizer."""
+    trains_locally: ClassVar[bool] = False
+    """Whether the local optimizer trains, and the optimizer of versions merges what workers have trained alone."""
     gives_up_gradients: ClassVar[bool] = False
     """Whether a worker may give up a gradient: whether its program asks for an `Attempt`."""
     has_local_servers: ClassVar[bool] = False

@@ -179,6 +179,7 @@ class DecoupledSteps(Coordination):
     needs_server: ClassVar[bool] = True
     regroups: ClassVar[bool] = False
     takes_local_steps: ClassVar[bool] = True
+    trains_locally: ClassVar[bool] = True
     aligns_epochs: ClassVar[bool] = False
     admission: Quorum
 

@@ -38,6 +38,7 @@ class LocalSteps(Coordination):
 
     needs_server: ClassVar[bool] = False
     takes_local_steps: ClassVar[bool] = True
+    trains_locally: ClassVar[bool] = True
     same_on_every_rank: ClassVar[bool] = True
     begins_at_commits: ClassVar[bool] = True
 

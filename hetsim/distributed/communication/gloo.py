@@ -192,7 +192,8 @@ class GlooGroup(GlooTransport):
         While a group that can be interrupted forms, this process makes no other connections.
         """
         members = sorted(members)
-        position, earlier_sockets = members.index(rank), set(_connections(_port(store)).values())
+        position = members.index(rank)
+        earlier_sockets = set(_connections(_port(store)).values()) if interruptible else set()
         with realtime_priority(), peer_errors():
             lane_groups = [
                 dist.ProcessGroupGloo(dist.PrefixStore(f"{name}/{lane}", store), position, len(members), within)  # type: ignore[attr-defined]
@@ -235,9 +236,14 @@ def _connections(but_port: int) -> dict[int, int]:
     """
     connections = {}
     for name in os.listdir(DESCRIPTORS):
-        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(name))) as connection:
-            if connection.family in (socket.AF_INET, socket.AF_INET6) and connection.getpeername()[1] != but_port:
-                connections[int(name)] = os.fstat(connection.fileno()).st_ino
+        with contextlib.suppress(OSError), contextlib.ExitStack() as copies:
+            copy = os.dup(int(name))
+            copies.callback(os.close, copy)
+            connection = socket.socket(fileno=copy)  # fails if it is no socket
+            copies.pop_all()
+            with connection:
+                if connection.family in (socket.AF_INET, socket.AF_INET6) and connection.getpeername()[1] != but_port:
+                    connections[int(name)] = os.fstat(connection.fileno()).st_ino
     return connections
 
 

@@ -311,7 +311,7 @@ class RegroupingWorld(ProcessWorld):
         """Whether the last commit was the last of the run."""
         self.record[REGROUP] = interval_recorder(parts.recorders, REGROUP) or ignore
 
-    def answer_effect(self, effect: fx.Effect[Any], turn: Turn) -> Answered:
+    def answer_effect(self, effect: fx.Effect[Any], turn: Turn) -> Any:
         """The same as in the base class. Raises PeerLost for effects with other ranks if the membership has changed."""
         if effect.communicates and not isinstance(effect, fx.Commit | fx.Regroup):
             self.client.check()

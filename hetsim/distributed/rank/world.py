@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -53,6 +54,14 @@ class Turn(NamedTuple):
 
 Answered = tuple[Any, float]
 """An effect's answer, and the time of the answer, in seconds of the host's clock."""
+
+
+class Request(ABC):
+    """A gradient that the caller of `ProcessWorld.steps` computes."""
+
+    @abstractmethod
+    def answer(self) -> Answered:
+        """The effect's answer, once the caller has computed it."""
 
 
 class StartedEffect(fx.Pending[Any]):
@@ -142,6 +151,15 @@ class ProcessWorld:
 
     def run(self, program: fx.Program[Any], *, now: bool = False) -> Any:
         """Run the program to its end, from the run's beginning or from now. Errors of the world are thrown into it. Returns its result."""
+        steps = self.steps(program, now=now)
+        try:
+            next(steps)
+        except StopIteration as ended:
+            return ended.value
+        raise AssertionError("this world computes gradients itself")
+
+    def steps(self, program: fx.Program[Any], *, now: bool = False) -> Generator[Request, None, Any]:
+        """As `run`, in a world whose caller computes the gradients: it yields each request, whose `answer` the caller sets."""
         at = self.pace.clock() if now else self.began + self.prepared.checkpoint.began
         if self.ended:
             self.ended, self.second = False, self._second_thread()
@@ -159,7 +177,11 @@ class ProcessWorld:
                         raise lacking from None
                     raise
                 try:
-                    answer, at = self.answer_effect(effect, Turn(at, self.transport, self.state.version))
+                    answered = self.answer_effect(effect, Turn(at, self.transport, self.state.version))
+                    if isinstance(answered, Request):
+                        yield answered
+                        answered = answered.answer()
+                    answer, at = answered
                     resume = program.send
                 except fx.PeerLost as error:
                     resume, answer = program.throw, error
@@ -167,7 +189,7 @@ class ProcessWorld:
             program.close()
             self.second.shutdown(wait=False, cancel_futures=True)
 
-    def answer_effect(self, effect: fx.Effect[Any], turn: Turn) -> Answered:
+    def answer_effect(self, effect: fx.Effect[Any], turn: Turn) -> Any:
         """Answer an effect when the answer is due. Also returns that time."""
         if not self.pace.pad:
             self.task.device.synchronise()
@@ -405,7 +427,7 @@ class ProcessWorld:
         return StartedEffect(self.second.submit(self._answer_started, effect.effect, started)), turn.at
 
     def _answer_started(self, effect: fx.Effect[Any], turn: Turn) -> Answered:
-        answered = self.answer_effect(effect, turn)
+        answered: Answered = self.answer_effect(effect, turn)
         self.task.device.synchronise()
         return answered
 

@@ -1,0 +1,72 @@
+"""The samples of an epoch of a user's loop, and the ranges that a rank will probably be asked for next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from hetsim.coordination.plan import Layout, Plan, Split
+from hetsim.effects import Batch
+from hetsim.policies.allocation.base import proportional
+from hetsim.workloads.tasks.sequence import Sequence as SampleSequence
+
+
+@dataclass(frozen=True, slots=True)
+class EpochPlan(Plan):
+    """A plan that ends with an epoch. Its short last batch is divided among all workers, because each rank's loop makes each step.
+
+    Fewer samples than workers are added to the batch before.
+    """
+
+    def split(self, start: int, shares: Sequence[int]) -> Split:
+        """The ranges of the next global batch.
+
+        Args:
+            start: the first position.
+            shares: the samples of each worker in a whole global batch.
+        """
+        whole = Plan.split(self, start, shares)
+        assert self.num_positions is not None
+        samples = self.num_positions - start
+        if samples >= self.batch_size + self.num_workers or samples == self.batch_size:
+            return whole
+        least = min(self.least_share, samples // self.num_workers)
+        weights = [max(share, 1e-9) for share in whole.layout.samples]
+        return Split(start, self.num_positions, Layout.of(proportional(weights, samples, least=least)))
+
+    def of_epoch(self, epoch: int) -> EpochPlan:
+        """The plan that ends with this epoch."""
+        return replace(self, num_positions=(epoch + 1) * self.per_epoch)
+
+    @property
+    def per_epoch(self) -> int:
+        """The number of positions of an epoch."""
+        assert self.samples_per_epoch is not None
+        return self.samples_per_epoch
+
+
+def foreseen(plan: Plan, rank: int, start: int, shares: Sequence[int]) -> Iterator[Batch]:
+    """The ranges of a rank from this position to the end of the epoch, if the shares do not change."""
+    while plan.has_next(start):
+        split = plan.split(start, shares)
+        start = split.stop
+        if split[rank]:
+            yield split[rank]
+
+
+class EpochOrder:
+    """The sample at each position. With `per_epoch` below the number of samples, each epoch leaves out other samples."""
+
+    def __init__(self, num_samples: int, per_epoch: int, *, seed: int, shuffle: bool) -> None:
+        self.per_epoch = per_epoch
+        self.shuffle = shuffle
+        self._shuffled = SampleSequence(num_samples, seed=seed)
+
+    def indices(self, batch: Batch) -> list[int]:
+        """The samples at these positions of one epoch."""
+        epoch, offset = divmod(batch.start, self.per_epoch)
+        if not self.shuffle:
+            return list(range(offset, offset + batch.samples))
+        start = epoch * self._shuffled.num_samples + offset
+        indices: list[int] = self._shuffled.indices(Batch(start, batch.samples)).tolist()
+        return indices

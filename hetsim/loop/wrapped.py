@@ -1,0 +1,97 @@
+"""A model that may reduce its gradients itself: under DistributedDataParallel or FSDP2, whose documented hooks and switches are used."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+from torch.nn.parallel import DistributedDataParallel
+
+from hetsim.runtime.experiment import Experiment
+
+BYPASSED = "the batch did not go through the DistributedDataParallel, so its gradients were not reduced: call it instead of its module"
+
+
+class Wrapped:
+    """The user's model for a method. `module` is the model whose parameters are trained.
+
+    If the method overlaps its reduction with the backward pass, a model under DDP or FSDP2 `reduces`. Otherwise, DDP reduces nothing until
+    `close`.
+    """
+
+    def __init__(self, model: nn.Module, experiment: Experiment, clock: Callable[[], float]) -> None:
+        inner: Any = getattr(model, "_orig_mod", model)  # of a compiled one
+        overlaps = experiment.coordination.overlapped_bytes is not None
+        self._ddp = inner if isinstance(inner, DistributedDataParallel) else None
+        self._fsdp = inner if isinstance(inner, FSDPModule) else None
+        self._clock = clock
+        self._exits = contextlib.ExitStack()
+        self.module: nn.Module = model if self._ddp is None else self._ddp.module
+        self.reduces = overlaps and (self._ddp is not None or self._fsdp is not None)
+        self.waited = 0.0
+        """The seconds of this pass in which DDP waited for the buffers of rank 0."""
+        self._called, self._ready = 0.0, 0.0
+        """When the DDP was last called in this pass, and when its last gradient was complete; 0 before."""
+        if self._fsdp is not None:
+            check_sharded(experiment, overlaps=overlaps)
+        elif self._ddp is not None and not overlaps:
+            self._exits.enter_context(self._ddp.no_sync())
+        elif self._ddp is not None:
+            self._watch(self._ddp)
+
+    def begin_pass(self, *, reduces: bool) -> None:
+        """The next forward and backward pass begins. `reduces`: it is the last one before a step."""
+        self._called, self._ready, self.waited = 0.0, 0.0, 0.0
+        if not self.reduces:
+            return
+        if self._fsdp is not None:
+            self._fsdp.set_requires_gradient_sync(reduces)
+        elif self._ddp is not None:
+            self._ddp.require_backward_grad_sync = reduces  # as `no_sync` does
+
+    def end_of_pass(self, now: float) -> float:
+        """When the last gradient of the pass was complete, before DDP waited for other ranks."""
+        if self._ddp is None or not self.reduces:
+            return now
+        if not (self._called and self._ready):
+            raise ValueError(BYPASSED)
+        return self._ready
+
+    def close(self) -> None:
+        """Leave the model as it was."""
+        if self._ddp is not None:
+            self._ddp.require_backward_grad_sync = True
+        self._exits.close()
+
+    def _watch(self, ddp: DistributedDataParallel) -> None:
+        def complete(_: torch.Tensor) -> None:
+            self._ready = self._clock()
+
+        def call(*_: Any) -> None:
+            self._called = self._clock()
+
+        def call_module(*_: Any) -> None:
+            self.waited += self._clock() - self._called
+
+        hooks = [ddp.register_forward_pre_hook(call)]
+        if ddp.broadcast_buffers and any(True for _ in ddp.module.buffers()):
+            hooks.append(ddp.module.register_forward_pre_hook(call_module))
+        trained = (parameter for parameter in ddp.module.parameters() if parameter.requires_grad)
+        hooks += (parameter.register_post_accumulate_grad_hook(complete) for parameter in trained)
+        for hook in hooks:
+            self._exits.callback(hook.remove)
+
+
+def check_sharded(experiment: Experiment, *, overlaps: bool) -> None:
+    """Raise ValueError for what a Team cannot do with a model under FSDP2."""
+    if not overlaps:
+        raise ValueError(f"method={experiment.method} needs all weights on each rank, and fully_shard divides them: take method=ddp")
+    if experiment.coordination.allocation.has("observe"):
+        raise ValueError(
+            "the passes of a model under fully_shard wait for other ranks, so their seconds are not those of this rank: take "
+            "allocation=even, or hetsim.policies.allocation.Fixed(parts=[…]) with the speeds of your GPUs"
+        )

@@ -1,0 +1,439 @@
+"""A Team in plain loops: gradients of unequal batches, losses with other terms than samples, accumulation, resuming, and its errors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from loops import BATCH, SAMPLES, caught, data, flat, from_all, model, serial_steps
+from ranks import found_by, result, world
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.nn.functional import mse_loss
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import TensorDataset
+
+from hetsim.loop import Team, team
+from hetsim.loop.method import experiment_of_words
+from hetsim.policies.allocation import Fixed
+
+UNEVEN = Fixed(parts=[2, 1])
+EXACT = 1e-12
+
+
+def dataset(size: int = SAMPLES) -> TensorDataset:
+    return TensorDataset(torch.arange(size))
+
+
+def team_of(net: nn.Module, **options: Any) -> Team:
+    """A Team that takes steps of SGD with rate 1, so that a step shows its gradient."""
+    return Team(net, torch.optim.SGD(net.parameters(), lr=1.0), **{"batch_size": BATCH, "allocation": UNEVEN, **options})
+
+
+def distance(
+    loss: Callable[[Team, torch.Tensor, torch.Tensor], torch.Tensor],
+    serial: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    *,
+    net: nn.Module | None = None,
+    wrap: Callable[[nn.Module], nn.Module] = DistributedDataParallel,
+    size: int = SAMPLES,
+    workers: int = 0,
+    **options: Any,
+) -> float:
+    """How far the gradients of an epoch are from those of one process."""
+    net = net or model()
+    called = wrap(net)
+    optimizer = torch.optim.SGD(net.parameters(), lr=1.0)
+    made = Team(called, optimizer, **{"batch_size": BATCH, "allocation": UNEVEN, **options})
+    loader = made.loader(dataset(size), num_workers=workers)
+    try:
+        return serial_steps(made, net, loader, optimizer, called, data()[0], loss, serial)
+    finally:
+        made.close()
+
+
+def itself(net: nn.Module) -> nn.Module:
+    return net
+
+
+# Losses: what a loop passes to `share`, and the same in one process over the whole batch
+
+LENGTHS = torch.randint(1, 7, (SAMPLES, 1), generator=torch.Generator().manual_seed(1))
+MASK = (torch.arange(6)[None] < LENGTHS).double()
+TARGET = torch.randn(SAMPLES, 6, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+LABELS = torch.where(MASK.bool(), torch.randint(0, 1, (SAMPLES, 6)), -100)
+
+
+def errors(output: torch.Tensor, number: torch.Tensor) -> torch.Tensor:
+    """One error for each token."""
+    return (output - TARGET[number]) ** 2
+
+
+SHARES: dict[str, tuple[Any, Any]] = {
+    "unreduced, one for each sample": (
+        lambda team, output, number: team.share(errors(output, number).mean(1)),
+        lambda output, number: errors(output, number).mean(),
+    ),
+    "unreduced, one for each token": (
+        lambda team, output, number: team.share(errors(output, number)),
+        lambda output, number: errors(output, number).mean(),
+    ),
+    "masked": (
+        lambda team, output, number: team.share(errors(output, number), mask=MASK[number]),
+        lambda output, number: (errors(output, number) * MASK[number]).sum() / MASK[number].sum(),
+    ),
+    "masked with not-a-number": (
+        lambda team, output, number: team.share(torch.where(MASK[number].bool(), errors(output, number), torch.nan), mask=MASK[number]),
+        lambda output, number: (errors(output, number) * MASK[number]).sum() / MASK[number].sum(),
+    ),
+    "a mean over a number that is passed": (
+        lambda team, output, number: team.share(
+            (errors(output, number) * MASK[number]).sum() / MASK[number].sum(), int(MASK[number].sum())
+        ),
+        lambda output, number: (errors(output, number) * MASK[number]).sum() / MASK[number].sum(),
+    ),
+    "a mean over the samples": (
+        lambda team, output, number: team.share(errors(output, number).mean()),
+        lambda output, number: errors(output, number).mean(),
+    ),
+}
+
+
+def law_of_shares() -> dict[str, float]:
+    found = {}
+    for name, (loss, serial) in SHARES.items():
+        for method, wrap in (("ddp", DistributedDataParallel), ("ddp", itself), ("ssgd", itself)):
+            kept = f"{name}, {method}, {wrap.__name__}"
+            found[kept] = distance(loss, serial, net=nn.Linear(6, 6).double(), wrap=wrap, method=method, verified=True)
+    return found
+
+
+def law_of_a_stated_mean() -> dict[str, Any]:
+    loss, serial = SHARES["a mean over the samples"]
+    net = nn.Linear(6, 6).double()
+    refused = caught(lambda: distance(loss, serial, net=net))
+    remarked = caught(lambda: distance(loss, serial, net=net, allocation="dbs"))
+    return {"refused": refused, "remarked": remarked}
+
+
+def mean_loss(team: Team, output: torch.Tensor, number: torch.Tensor) -> torch.Tensor:
+    return team.share(mse_loss(output, data()[1][number], reduction="none"))
+
+
+def serial_mean(output: torch.Tensor, number: torch.Tensor) -> torch.Tensor:
+    return mse_loss(output, data()[1][number])
+
+
+def law_of_short_batches() -> dict[str, float]:
+    sizes = (BATCH * 2, BATCH * 2 + 1, BATCH * 2 + 2, BATCH * 2 + 13, 7)
+    return {
+        f"{size} samples, {wrap.__name__}": distance(mean_loss, serial_mean, wrap=wrap, size=size)
+        for size in sizes
+        for wrap in (DistributedDataParallel, itself)
+    }
+
+
+def law_of_workers() -> float:
+    return distance(mean_loss, serial_mean, workers=2)
+
+
+def law_of_ddp_bit_for_bit() -> bool:
+    """A Team with even shares trains as DistributedDataParallel alone on the same samples."""
+    weights = []
+    for with_team in (True, False):
+        net = model()
+        ddp = DistributedDataParallel(net)
+        optimizer = torch.optim.AdamW(net.parameters())
+        if with_team:
+            made = Team(ddp, optimizer, batch_size=BATCH)
+            taken = []
+            for (number,) in made.loader(dataset()):
+                taken.append(number)
+                optimizer.zero_grad()
+                made.share(mse_loss(ddp(data()[0][number]), data()[1][number], reduction="none")).backward()
+                made.step()
+            made.close()
+        else:
+            for number in taken:
+                optimizer.zero_grad()
+                mse_loss(ddp(data()[0][number]), data()[1][number]).backward()
+                optimizer.step()
+        weights.append(flat(net))
+    return torch.equal(*weights)
+
+
+def law_of_accumulation() -> dict[str, float]:
+    found = {}
+    for wrap in (DistributedDataParallel, itself):
+        net = model()
+        called = wrap(net)
+        optimizer = torch.optim.SGD(net.parameters(), lr=1.0)
+        made = Team(called, optimizer, batch_size=BATCH, allocation=UNEVEN, accumulate=3)
+        before, taken = model(), list[int]()
+        for place, (number,) in enumerate(made.loader(dataset())):
+            taken += number.tolist()
+            made.share(mse_loss(called(data()[0][number]), data()[1][number], reduction="none")).backward()
+            if place == 2:
+                made.step()
+                break
+        samples = from_all(taken)
+        mse_loss(before(data()[0][samples]), data()[1][samples]).backward()
+        right = torch.cat([parameter.grad.reshape(-1) for parameter in before.parameters()])  # type: ignore[union-attr]
+        found[wrap.__name__] = float((flat(model()) - flat(net) - right).norm() / right.norm())
+        found[f"{wrap.__name__}, samples"] = len(samples)
+        made.close()
+    return found
+
+
+def law_of_resuming() -> dict[str, bool]:
+    """A loop that stops in the middle of an epoch, and another one that continues, train as one that does not stop."""
+    found = {}
+    for method in ("ssgd", "ddp", "diloco", "pipe_sgd"):
+        weights = []
+        for stops in (False, True):
+            net = model()
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
+            options: dict[str, Any] = {"coordination": {"period": 2}} if method == "diloco" else {}
+            saved: Any = None
+            steps = 0
+            for part in range(1 + stops):
+                made = Team(net, optimizer, batch_size=BATCH, method=method, **options)
+                if part:
+                    made.load_state_dict(saved)
+                loader = made.loader(dataset())
+                for _ in range(made.epoch, 2):
+                    for (number,) in loader:
+                        optimizer.zero_grad()
+                        made.share(mse_loss(net(data()[0][number]), data()[1][number], reduction="none")).backward()
+                        made.step()
+                        steps += 1
+                        if stops and not part and steps == 8:
+                            break
+                    if stops and not part and steps == 8:
+                        break
+                saved = made.state_dict()
+                made.close()
+            weights.append(flat(net))
+        found[method] = torch.equal(*weights)
+    return found
+
+
+def law_of_sharded() -> float:
+    """Unequal batches under FSDP2."""
+    net = model()
+    fully_shard(net)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    made = Team(net, optimizer, batch_size=BATCH, allocation=UNEVEN)
+    whole, worst = model(), 0.0
+    for (number,) in made.loader(dataset()):
+        samples = from_all(number.tolist())
+        optimizer.zero_grad()
+        made.share(mse_loss(net(data()[0][number]), data()[1][number], reduction="none")).backward()
+        whole.zero_grad()
+        mse_loss(whole(data()[0][samples]), data()[1][samples]).backward()
+        made.step()
+        for parameter, sharded in zip(whole.parameters(), net.parameters(), strict=True):
+            parameter.data -= 0.1 * parameter.grad
+            worst = max(worst, float((sharded.full_tensor() - parameter).detach().abs().max()))  # type: ignore[attr-defined]
+    return worst
+
+
+def law_of_clipping() -> dict[str, float]:
+    """The norm of the step, of a gradient with a norm above 1e-3."""
+    found = {}
+    for method, wrap in (("ddp", DistributedDataParallel), ("ssgd", itself)):
+        net = model()
+        called = wrap(net)
+        made = team_of(called, method=method)
+        for (number,) in made.loader(dataset()):
+            start = flat(net)
+            made.share(mse_loss(called(data()[0][number]), data()[1][number], reduction="none")).backward()
+            made.step(max_norm=1e-3)
+            found[method] = float((flat(net) - start).norm())
+            break
+        made.close()
+    return found
+
+
+def law_of_logs() -> tuple[float, float]:
+    """The mean over the whole batch, and what it is in one process."""
+    made = team_of(model())
+    for (number,) in made.loader(dataset()):
+        mean = made.mean(number.double().mean())
+        return float(mean), float(from_all(number.tolist()).double().mean())
+    raise AssertionError
+
+
+def law_of_statistics() -> bool:
+    """With batch norm, all ranks have the same running statistics after an epoch of `ssgd` on a plain model."""
+    net = model(normalised=True)
+    made = team_of(net, method="ssgd")
+    for (number,) in made.loader(dataset()):
+        made.share(mse_loss(net(data()[0][number]), data()[1][number], reduction="none")).backward()
+        made.step()
+        net.zero_grad()
+    everyone: list[Any] = [None] * 2
+    dist.all_gather_object(everyone, [buffer.tolist() for buffer in net.buffers() if buffer.ndim])
+    return everyone[0] == everyone[1] and any(net.state_dict()["1.running_mean"].tolist())
+
+
+def misused(use: Callable[[Team, nn.Module, Any], object], **options: Any) -> str:
+    """The sentence about a loop that does something else."""
+    net = model()
+    wrapped = DistributedDataParallel(net)
+    made = team_of(wrapped, **{"allocation": None, **options})
+    return caught(lambda: use(made, wrapped, made.loader(dataset())))
+
+
+def loss_of(team: Team, net: nn.Module, number: torch.Tensor) -> torch.Tensor:
+    return team.share(mse_loss(net(data()[0][number]), data()[1][number], reduction="none"))
+
+
+def no_step(team: Team, net: nn.Module, loader: Any) -> None:
+    for (number,) in loader:
+        loss_of(team, net, number).backward()
+
+
+def two_steps(team: Team, net: nn.Module, loader: Any) -> None:
+    for (number,) in loader:
+        for part in number.split(4):
+            loss_of(team, net, part).backward()
+            team.step()
+
+
+def past_the_wrapper(team: Team, net: Any, loader: Any) -> None:
+    for (number,) in loader:
+        loss_of(team, net.module, number).backward()
+        team.step()
+
+
+def no_share(team: Team, net: nn.Module, loader: Any) -> None:
+    for (number,) in loader:
+        mse_loss(net(data()[0][number]), data()[1][number]).backward()
+        team.step()
+
+
+def other_terms(team: Team, net: nn.Module, loader: Any) -> None:
+    for place, (number,) in enumerate(loader):
+        losses = mse_loss(net(data()[0][number]), data()[1][number], reduction="none")
+        team.share(losses if not place else losses.expand(-1, 3)).backward()
+        team.step()
+
+
+def mask_of_a_mean(team: Team, net: nn.Module, loader: Any) -> None:
+    for (number,) in loader:
+        team.share(mse_loss(net(data()[0][number]), data()[1][number]), mask=torch.ones(3))
+
+
+def two_losses(team: Team, net: nn.Module, loader: Any) -> None:
+    for (number,) in loader:
+        losses = mse_loss(net(data()[0][number]), data()[1][number], reduction="none")
+        (team.share(losses, mask=torch.ones_like(losses)) + team.share(losses[1:], mask=torch.ones_like(losses[1:]))).backward()
+
+
+MISUSES: dict[str, tuple[Any, str]] = {
+    "no step": (no_step, "there was no team.step() after the last one"),
+    "two steps for a batch, as in PPO": (two_steps, "take one share and one step for each batch"),
+    "past the wrapper": (past_the_wrapper, "did not go through the DistributedDataParallel"),
+    "no share": (no_share, "team.step() without a share"),
+    "other terms later": (other_terms, "another number of terms than samples for the first time"),
+    "a mask of a mean": (mask_of_a_mean, "compute it with reduction='none'"),
+    "two losses of other numbers": (two_losses, "the losses of one pass have 12 and 11 terms"),
+    "two loaders": (lambda team, *_: team.loader(dataset()), "make another Team"),
+    "a loader of no samples": (lambda *_: team_of(model()).loader(dataset(1)), "lower batch_size"),
+}
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "a method that is none": ({"method": "dilocoo"}, "diloco"),
+    "a method with a server": ({"method": "asgd", "batch_size": 1, "allocation": None}, ""),
+    "a batch below the ranks": ({"batch_size": 1}, "less than one sample for each of 2 workers"),
+    "an allocation that measures before": ({"allocation": "static"}, "measures gradients before the run"),
+    "local servers": ({"method": "halos", "allocation": None}, "start 3 processes"),
+    "a batch that is none": ({"batch_size": "many"}, "batch_size"),
+    "accumulate": ({"accumulate": 0}, "accumulate"),
+}
+
+
+def law_of_misuse() -> dict[str, str]:
+    return {name: misused(use) for name, (use, _) in MISUSES.items()}
+
+
+def law_of_arguments() -> dict[str, str]:
+    return {name: caught(lambda options=options: team_of(model(), **options)) for name, (options, _) in WRONG.items()}
+
+
+LAWS = {name.removeprefix("law_of_"): law for name, law in dict(globals()).items() if name.startswith("law_of_")}
+
+
+def laws(_: int) -> dict[str, Any]:
+    torch.manual_seed(0)
+    compose = lru_cache(lambda words, num_ranks: experiment_of_words(list(words), num_ranks))  # in these ranks, each config once
+    team.experiment_of_words = lambda words, num_ranks, **_: compose(tuple(words), num_ranks)  # type: ignore[assignment]
+    return found_by(LAWS)
+
+
+@pytest.fixture(scope="module")
+def found() -> list[dict[str, Any]]:
+    return world(2, laws)
+
+
+def test_each_share_has_the_gradient_of_one_process(found: list[dict[str, Any]]):
+    distances = result(found, "shares")
+    assert len(distances) == 3 * len(SHARES)
+    assert {name: far for name, far in distances.items() if not far < EXACT} == {}
+
+
+def test_a_stated_mean_trains_with_even_shares_and_a_remark(found: list[dict[str, Any]]):
+    said = result(found, "a_stated_mean")
+    assert said["refused"].startswith("the shares are uneven, and a loss that is one number may be no mean over the samples")
+    assert said["remarked"].startswith("all ranks keep even shares")
+    assert float(said["remarked"].split()[-1]) < EXACT
+
+
+@pytest.mark.parametrize("law", ["short_batches", "workers"])
+def test_no_sample_is_lost_and_each_gradient_is_that_of_one_process(found: list[dict[str, Any]], law: str):
+    distances = result(found, law)
+    assert max(distances.values() if isinstance(distances, dict) else [distances]) < EXACT
+
+
+def test_a_team_of_even_shares_is_ddp_bit_for_bit(found: list[dict[str, Any]]):
+    assert result(found, "ddp_bit_for_bit") is True
+
+
+def test_accumulated_batches_make_the_gradient_of_all(found: list[dict[str, Any]]):
+    assert result(found, "accumulation") == pytest.approx(
+        {"DistributedDataParallel": 0, "DistributedDataParallel, samples": BATCH, "itself": 0, "itself, samples": BATCH}, abs=EXACT
+    )
+
+
+def test_a_loop_continues_where_it_stopped(found: list[dict[str, Any]]):
+    assert result(found, "resuming") == {"ssgd": True, "ddp": True, "diloco": True, "pipe_sgd": True}
+
+
+def test_a_sharded_model_has_the_gradient_of_one_process(found: list[dict[str, Any]]):
+    assert result(found, "sharded") < EXACT
+
+
+def test_the_reduced_gradient_is_clipped(found: list[dict[str, Any]]):
+    assert result(found, "clipping") == pytest.approx({"ddp": 1e-3, "ssgd": 1e-3}, rel=1e-3)
+
+
+def test_logs_and_statistics_are_those_of_all_ranks(found: list[dict[str, Any]]):
+    mean, right = result(found, "logs")
+    assert mean == pytest.approx(right)
+    assert result(found, "statistics") is True
+
+
+@pytest.mark.parametrize("name", MISUSES)
+def test_a_loop_that_does_something_else_gets_a_sentence(found: list[dict[str, Any]], name: str):
+    assert MISUSES[name][1] in result(found, "misuse")[name]
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_argument_gets_a_sentence(found: list[dict[str, Any]], name: str):
+    said = result(found, "arguments")[name]
+    assert WRONG[name][1] in said
+    assert "Traceback" not in said
