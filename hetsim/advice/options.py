@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hetsim.advice.advice import AdviceFindings, AdviceRow, advised
 from hetsim.advice.answer import answer as advice_answer
@@ -18,6 +19,8 @@ from hetsim.catalogue.tables import Catalogue
 from hetsim.results.writing.describe import formatted, unit_of_time
 from hetsim.results.writing.figures import COMPUTE, INK, own_style
 
+OF_BATCH, OF_MODEL = re.compile(r"(?:the nodes' max_samples|these GPUs) hold \d+ samples"), re.compile(r"\S+ is too large for ")
+"""Sentences of errors about machines whose memories are too small."""
 DIFFER = 1.1
 """Sources differ if the ratio of two GPUs in one is over this factor of the ratio in another."""
 
@@ -63,12 +66,40 @@ class Option:
         return self.advice.epochs * self.advice.num_samples / self.seconds
 
 
-def questions_about(words: Sequence[str], machines: Sequence[str], config_dir: str | None) -> list[tuple[str, AdviceQuestion]]:
-    """Each choice of machines with its question, the typed one first. Raises ValueError for invalid arguments."""
-    questions = [(option[0], asked(option, config_dir)) for option in alternatives(words, machines)]
-    for _, question in questions:
-        question.check()
-    return questions
+class TooSmall(NamedTuple):
+    """A choice of machines whose memories cannot hold the batch, or the model, and the sentence that says so."""
+
+    machines: str
+    reason: str
+
+    @property
+    def cell(self) -> str:
+        """What its row of the table says."""
+        return f"cannot hold the {'batch' if OF_BATCH.match(self.reason) else 'model'}"
+
+
+def questions_about(
+    words: Sequence[str], machines: Sequence[str], config_dir: str | None
+) -> tuple[list[tuple[str, AdviceQuestion]], list[TooSmall]]:
+    """Each choice of machines with its question, the typed one first, and the choices that are too small for a question.
+
+    Raises ValueError for invalid arguments, and if all choices are too small.
+    """
+    questions: list[tuple[str, AdviceQuestion]] = []
+    small: list[TooSmall] = []
+    for option in alternatives(words, machines):
+        try:
+            question = asked(option, config_dir)
+            question.check()
+        except ValueError as error:
+            if not (OF_BATCH.match(str(error)) or OF_MODEL.match(str(error))):
+                raise
+            small.append(TooSmall(option[0], str(error)))
+        else:
+            questions.append((option[0], question))
+    if not questions:
+        raise ValueError(small[0].reason)
+    return questions, small
 
 
 def compared(
@@ -90,8 +121,8 @@ def compared(
     return options
 
 
-def answer(options: Sequence[Option], command: str = "") -> Answer:
-    """The answer with these options. `command` has asked for them."""
+def answer(options: Sequence[Option], command: str = "", small: Sequence[TooSmall] = ()) -> Answer:
+    """The answer with these options. `command` has asked for them. Choices that are too small come last."""
     first, advice = options[0], options[0].advice
     in_order = sorted(options, key=lambda option: option.seconds)
     by_price = sorted((option for option in options if option.cost is not None), key=lambda option: option.cost or 0.0)
@@ -111,18 +142,20 @@ def answer(options: Sequence[Option], command: str = "") -> Answer:
     heads = ["machines", *rates, "time", *(["price of an hour", "price", "by price"] if by_price else []), "what to run"]
     unit = unit_of_time(fastest.seconds)
     rows = [_cells(option, unit, tokens, by_price) for option in in_order]
+    rows += [[choice.machines, *["–"] * (len(heads) - 2), choice.cell] for choice in small]
     above = [f"{first.question.task}: time {advice.end_point}, {advice.batches}, the fastest first"]
     return Answer(
         question=f"Which machines for {first.question.task}?",
         answer=[f"{sentence}.", *(_break_even(first, options[1:]) if first.seconds < math.inf else [])],
         pictures=[Picture("machines", "Time of the training", partial(_picture, finite, unit))],
         sheets=[Sheet("The machines", heads, rows, above=above)],
-        remarks=list(_remarks(options)),
+        remarks=[*(f"{choice.machines} is not ranked: {choice.reason}" for choice in small), *_remarks(options)],
         command=command,
         data={
             "fastest": fastest.machines,
             "cheapest": None if cheapest is None else cheapest.machines,
             "options": [_data(option) for option in options],
+            **({"too_small": [choice._asdict() for choice in small]} if small else {}),
         },
     )
 

@@ -335,8 +335,9 @@ def advise(
     place, workers = None if folder is None else Path(folder), num_processes(processes, engine)
     command = shlex.join(["hetsim-advise", *words, *(word for machines in alternatives for word in ("--or", machines))])
     if alternatives:
-        options = compared(questions_about(typed, alternatives, configs), workers, place, minutes, lambda _: None, engine=engine)
-        return Advice(answer_options(options, command), min(options, key=lambda option: option.seconds).row.words)
+        questions, small = questions_about(typed, alternatives, configs)
+        options = compared(questions, workers, place, minutes, lambda _: None, engine=engine)
+        return Advice(answer_options(options, command, small), min(options, key=lambda option: option.seconds).row.words)
     question = asked(typed, configs)
     question.check()
     advice = advised(question, workers, place, minutes, lambda _: None, engine=engine)

@@ -72,8 +72,8 @@ def main() -> None:
         files.check()
         settings = (processes, arguments.folder, arguments.minutes, tell)
         if arguments.alternatives:
-            questions = questions_about(arguments.words, arguments.alternatives, arguments.config_dir)
-            printed_answer = answer_options(compared(questions, *settings, engine=arguments.engine), typed(parser.prog))
+            questions, small = questions_about(arguments.words, arguments.alternatives, arguments.config_dir)
+            printed_answer = answer_options(compared(questions, *settings, engine=arguments.engine), typed(parser.prog), small)
         else:
             question = asked(arguments.words, arguments.config_dir)
             question.check()

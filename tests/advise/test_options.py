@@ -12,7 +12,7 @@ from here import Here
 
 from hetsim.advice.advice import advice
 from hetsim.advice.candidates import equal_nodes
-from hetsim.advice.options import Option, answer
+from hetsim.advice.options import Option, answer, questions_about
 from hetsim.advice.question import alternatives, asked
 from hetsim.advice.simulated import Goal
 from hetsim.advice.timing import SLACK, Timing
@@ -98,6 +98,23 @@ def test_the_break_even_is_the_price_at_which_both_cost_the_same(options: list[O
     assert [row[0] for row in result.sheets[0].rows] == [option.machines for option in sorted(options, key=lambda option: option.seconds)]
     assert result.data["options"][1]["samples_per_second"] == pytest.approx(2 * 6000 / a100.seconds)
     assert result.pictures[0].draw() is not None
+
+
+@pytest.mark.slow
+def test_a_choice_that_cannot_hold_the_batch_or_the_model_comes_last(options: list[Option]) -> None:
+    """The others stay ranked. If none can hold it, the first one's sentence is the error."""
+    typed = [word for word in QUESTION if not word.startswith(("model=", "batch_size="))]
+    questions, small = questions_about(["4*a100", *typed, "model=resnet50", "batch_size=1024"], ["t4", "8*a100"], None)
+    of_model = questions_about(["a100-80gb", *typed, "model=opt-1.3b", "batch_size=1"], ["1080ti"], None)[1]
+    result = answer(options, small=[*small, *of_model])
+
+    assert [machines for machines, _ in questions] == ["4*a100", "8*a100"]
+    assert [row[0] for row in result.sheets[0].rows][3:] == ["t4", "1080ti"]
+    assert [row[-1] for row in result.sheets[0].rows][3:] == ["cannot hold the batch", "cannot hold the model"]
+    assert result.remarks[0].startswith("t4 is not ranked: these GPUs hold 283 samples of resnet50 in all, but batch_size=1024")
+    assert [choice["machines"] for choice in result.data["too_small"]] == ["t4", "1080ti"]
+    with pytest.raises(ValueError, match="these GPUs hold 283 samples"):
+        questions_about(["t4", *typed, "model=resnet50", "batch_size=1024"], ["1080ti"], None)
 
 
 @pytest.mark.slow
