@@ -7,6 +7,7 @@ import importlib
 import re
 import shutil
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from hetsim.ddp.trace import check_holds_nothing_else
 from hetsim.errors import RunFailed
 from hetsim.files.folder import FILES
 from hetsim.files.outputs import MARKS, is_output
+from hetsim.files.writing import unfinished, written_whole
 
 pytestmark = pytest.mark.slow
 
@@ -247,3 +249,22 @@ def test_a_run_replaces_no_file_of_the_users_own(name: str, tmp_path: Path) -> N
 def test_every_kind_of_output_is_tried() -> None:
     """Each kind has a case that writes it."""
     assert {file.rpartition(".")[2] for _, files in CASES.values() for file in files} == MARKS.keys()
+
+
+def test_writers_of_one_file_wait_for_each_other(tmp_path: Path) -> None:
+    """Each of them replaces a complete file, also after one that was killed: such as two `hetsim-table` in one folder."""
+    path = tmp_path / "table.png"
+    unfinished(path).write_bytes(b"of a killed one")
+
+    def write(letter: bytes) -> None:
+        for _ in range(20):
+            with written_whole(path) as file:
+                for _ in range(10):
+                    file.write(1000 * letter)
+                    file.flush()
+            assert path.read_bytes() in {10_000 * each for each in (b"a", b"b", b"c")}
+
+    with ThreadPoolExecutor(3) as pool:
+        [*pool.map(write, (b"a", b"b", b"c"))]
+
+    assert [*tmp_path.iterdir()] == [path]

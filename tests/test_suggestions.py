@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ from hetsim import checks
 from hetsim.advice.question import asked
 from hetsim.cluster.parse.cluster import parse_cluster
 from hetsim.cluster.parse.machines import OF_MACHINE, OF_NODE
+from hetsim.config.errors import sentence
 from hetsim.config.methods import shipped
 
 NODE = {"count": 2, "seconds_per_sample": 1e-3, "overhead_seconds": 0}
@@ -82,3 +85,26 @@ def test_no_other_name_is_a_name() -> None:
     other_names = {word for words in checks.OTHER_NAMES.values() for word in words.split()}
 
     assert {word for word in other_names if word in names} <= {"speed"}
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (
+            "raise ValueError(\"could not convert string to float: 'oops'\")",
+            "(could not convert string to float: 'oops'): unset LIB_INTERVAL",
+        ),
+        ("raise ValueError('LIB_INTERVAL must be a number')", "(LIB_INTERVAL must be a number): unset LIB_INTERVAL"),
+        ("raise ValueError('out of order')", "(out of order): install it again"),
+    ],
+)
+def test_a_library_that_cannot_be_imported_is_named(line: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the variable of the environment that it does not like, such as TQDM_MININTERVAL."""
+    (tmp_path / "some_library.py").write_text(f"{line}\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("LIB_INTERVAL", "oops")
+
+    with pytest.raises(ValueError, match=r"LIB_INTERVAL|oops|out of order") as raised:
+        importlib.import_module("some_library")
+
+    assert sentence(raised.value) == f"some_library cannot be imported {said}"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import os
 import re
 import shlex
 import sys
 import tempfile
+import textwrap
 import traceback
 from collections.abc import Callable
 from pathlib import PurePosixPath
@@ -93,10 +95,32 @@ def _sentence(error: BaseException) -> str:
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename} cannot be written or read ({error.strerror}): set hydra.run.dir or hydra.sweep.dir to one that can be"
     text = " ".join(str(error).split())
+    if library := _importing(error):
+        names = _variables_in(text)
+        remedy = f"unset {' or '.join(names)}" if names else "install it again"
+        return f"{library} cannot be imported ({textwrap.shorten(text, checks.MAX_SHOWN, placeholder=' …')}): {remedy}"
     for pattern, translate in TRANSLATIONS.items():
         if match := re.match(pattern, text):
             return translate(match, error)
     return text or "what was typed or read does not make a config: see 'hetsim --help' for its keys"
+
+
+def _importing(error: BaseException) -> str | None:
+    """The library whose import has raised this error, such as for a wrong variable of the environment; None if it was no import."""
+    library = None
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        name = str(frame.f_globals.get("__name__")).partition(".")[0]
+        if name == "hetsim":
+            library = None
+        elif frame.f_code.co_name == "<module>" and library is None and name != "__main__":
+            library = name
+    return library
+
+
+def _variables_in(text: str) -> list[str]:
+    """The variables of the environment that a text names, or else those whose values it shows."""
+    words = {*re.findall(r"\w+", text)}
+    return [name for name in os.environ if name in words] or [name for name, value in os.environ.items() if value in words][:3]
 
 
 def _no_space(error: OSError) -> str:

@@ -10,6 +10,11 @@ from pathlib import Path
 from threading import Lock
 from typing import BinaryIO
 
+try:
+    import fcntl
+except ImportError:  # this system cannot lock a file
+    fcntl = None  # type: ignore[assignment]
+
 _names = Lock()
 """Held while a file of this process gets or loses a name."""
 
@@ -19,10 +24,11 @@ def unfinished(path: Path) -> Path:
     return path.with_name(f".{path.name}.unfinished")
 
 
-def begin(path: Path) -> BinaryIO:
-    """Open a file for writing, under its temporary name."""
+def begin(path: Path, *, replaces: bool = True) -> BinaryIO:
+    """Open a file for writing, under its temporary name. With `replaces`, remove the file of a run that was killed."""
     with _names, named_in_errors(path):
-        unfinished(path).unlink(missing_ok=True)  # of a run that was killed; a link there must not be followed
+        if replaces:
+            unfinished(path).unlink(missing_ok=True)  # a link there must not be followed
         return unfinished(path).open("xb")
 
 
@@ -55,14 +61,62 @@ def begun(path: Path) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def written_whole(path: Path) -> Iterator[BinaryIO]:
-    """Open a file for writing. It gets its name at the end of the block. If the block raises, it is removed."""
-    try:
-        with begun(path) as file:
+    """Open a file for writing. It gets its name at the end of the block. If the block raises, it is removed.
+
+    If another process writes a file of this name, this one waits until it is complete, and replaces it.
+    """
+    with named_in_errors(path), _begin_alone(path) as file:
+        try:
             yield file
-        finish([path])
+            file.flush()
+            finish([path])
+        except BaseException:
+            with contextlib.suppress(OSError):
+                unfinished(path).unlink(missing_ok=True)
+            raise
+
+
+def _begin_alone(path: Path) -> BinaryIO:
+    """Open a file under its temporary name. Until it is closed, other processes that call this function with this path wait."""
+    while True:
+        _wait_for_writer(unfinished(path))
+        with contextlib.suppress(FileExistsError):  # of a process that was faster
+            file = begin(path, replaces=False)
+            _lock(file.fileno())
+            if _has_name(file.fileno(), unfinished(path)):
+                return file
+            file.close()
+
+
+def _wait_for_writer(temporary: Path) -> None:
+    """Wait until no process writes this file. Remove the file of a process that was killed; a link there is not followed."""
+    try:
+        descriptor = os.open(temporary, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return
+    except OSError:  # a link
+        temporary.unlink(missing_ok=True)
+        return
+    try:
+        _lock(descriptor)
+        if _has_name(descriptor, temporary):
+            temporary.unlink(missing_ok=True)
     finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int) -> None:
+    """Lock an open file. On file systems without locks, do nothing."""
+    if fcntl is not None:
         with contextlib.suppress(OSError):
-            unfinished(path).unlink(missing_ok=True)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+
+
+def _has_name(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat(follow_symlinks=False))
+    except FileNotFoundError:
+        return False
 
 
 def part_from_hard_links(path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from pathlib import Path
 
 import pytest
@@ -41,7 +42,9 @@ def test_a_task_without_a_model_has_one_vector(tmp_path: Path) -> None:
     Simulator().run(described, tmp_path, "seed: 0\n")
 
     found = load_file(tmp_path / "weights.safetensors")
+    header = json.loads((tmp_path / "weights.safetensors").read_bytes()[8:].split(b"}}")[0] + b"}}")
 
+    assert [*header["__metadata__"]] == ["format", "which", "workload"]  # in this order, so that equal weights are equal files
     assert {name: tuple(tensor.shape) for name, tensor in found.items()} == {"weights": tuple(described.load()[0].initial().shape)}
 
 

@@ -146,7 +146,9 @@ def unit_of_time(seconds: float) -> tuple[str, float]:
 
 
 def duration(seconds: float) -> str:
-    """A time for readers: 95.1 ms, 12.3 s, 4 min 10 s, 2.7 h, 3.1 d."""
+    """A time for readers: 95.1 ms, 12.3 s, 4 min 10 s, 2.7 h, 3.1 d; or a difference of times, such as -12.3 s."""
+    if seconds < 0:
+        return f"-{duration(-seconds)}"
     if 60 <= seconds < 3600:
         minutes, rest = divmod(round(seconds), 60)
         return f"{minutes} min {rest} s" if rest else f"{minutes} min"

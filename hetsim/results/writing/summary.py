@@ -50,7 +50,16 @@ def write_weights(path: Path, outcome: RunOutcome) -> None:
     named = {name: tensor.contiguous() for name, tensor in outcome.curve.task.named(outcome.weights).items()}
     about = {"format": "pt", "which": str(outcome.experiment.save_weights), "workload": outcome.experiment.workload.name}
     with begun(path) as file:
-        file.write(save(named, metadata=about))
+        file.write(_with_sorted_header(save(named, metadata=about)))
+
+
+def _with_sorted_header(content: bytes) -> bytes:
+    """A safetensors file whose header lists the metadata in order, because the library writes them in a random one."""
+    length = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + length])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode().ljust(length)
+    return content[:8] + text + content[8 + length :] if len(text) == length else content
 
 
 def summary_of(
