@@ -35,7 +35,7 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a shell's background jo
 forked.install()
 gc.collect()  # a dataclass with slots leaves a class of the same name behind, which is a subclass until it is collected
 gc.set_threshold(50_000)  # all of torch and thousands of tests are there to be looked at, and a config alone allocates as many objects
-settings.register_profile("hetsim", derandomize=True, database=None, deadline=None)
+settings.register_profile("hetsim", max_examples=50, derandomize=True, database=None, deadline=None)
 settings.register_profile("long", max_examples=2000, derandomize=False, database=None, deadline=None, print_blob=True)
 settings.load_profile("hetsim")
 

@@ -7,7 +7,8 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from methods import METHODS
 from worlds import Run, cluster, experiment, node, simulate, tiles
@@ -358,7 +359,7 @@ def test_every_method_hands_out_each_position_once_whoever_comes_and_goes(method
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(data=st.data())
 def test_whatever_happens_to_whom_no_position_is_lost(data: st.DataObject):
     """Random absences of three workers, any coordination: the run ends, or says that the cluster died."""

@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from worlds import Row, cluster, experiment, node, rows_of
 
@@ -231,7 +232,7 @@ def test_a_run_goes_on_from_any_commit_as_the_simulation_does(method: str):
 
 
 @pytest.mark.slow
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(st.data())
 def test_lockstep_is_the_simulation_on_any_small_cluster(data: st.DataObject):
     """One to six nodes of any speed, with noise or without; any method, budget and network."""

@@ -53,7 +53,7 @@ def advised(*words: str) -> AdviceFindings:
     ],
     ids=str,
 )
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(3)
 def test_the_seconds_are_those_of_the_whole_training(candidate: tuple[str, str], keys: dict[str, str], tmp_path: Path) -> None:
     words = words_of(**keys, folder=tmp_path)
     row = next(iter(advised(*words, *candidate).rows))
@@ -98,7 +98,7 @@ FAULTS = (
     ],
     ids=str,
 )
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3)
 def test_each_condition_of_the_cluster_counts_for_as_long_as_it_lasts(
     candidate: tuple[str, ...], more: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

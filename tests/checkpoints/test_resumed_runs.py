@@ -93,6 +93,7 @@ def stop_at(version: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SYNCHRONOUS)
+@pytest.mark.sampled(7)
 def test_a_synchronous_run_goes_on_bit_equal(name: str, tmp_path: Path) -> None:
     """Weights, learning curve, summary and trace, to the last bit, with noise, momentum and shares that move."""
     whole = run(made(name, WHOLE), tmp_path / "whole")
@@ -120,7 +121,7 @@ def test_a_run_that_is_asked_to_stop_at_its_last_version_has_ended(name: str, tm
 
 
 @pytest.mark.parametrize("name", OTHERS)
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(7)
 def test_another_run_loses_and_repeats_no_sample(name: str, tmp_path: Path) -> None:
     """What was under way is computed again; versions, samples and the clock go on."""
     half, whole = made(name, HALF), made(name, {"epochs": 20})

@@ -37,7 +37,8 @@ MODELS = {
     "shufflenet, in float64": ("workload=digits", "workload.model=shufflenet_v2_x0_5", "workload.resize=32", "dtype=float64"),
     "tiny_lm": ("workload=tiny_lm",),
 }
-WORKERS = cluster(*[node(1e-4 * (1 + rank % 3), noise={"distribution": "lognorm", "s": 0.2}) for rank in range(20)])
+NODES = [node(1e-4 * (1 + rank % 3), noise={"distribution": "lognorm", "s": 0.2}) for rank in range(20)]
+WORKERS = cluster(*NODES)
 FAULTS = {"faults": {"detection_seconds": 1e-3, "schedule": [{"nodes": [1, 7], "crash": 0.01, "repair": 0.02}]}}
 
 
@@ -127,7 +128,7 @@ def test_any_parameters_go_together() -> None:
         (("method=ssgd",), {}),
         (("method=dbs_sgd",), {}),
         (("method=local_sgd",), {"budget": {"epochs": 2}}),
-        (("method=asgd", "nonfinite=skip"), {"cluster": {**WORKERS, **FAULTS}, "budget": {"epochs": 2}}),
+        (("method=asgd", "nonfinite=skip"), {"cluster": {**WORKERS, **FAULTS}}),
     ],
     ids=lambda each: " ".join(each),
 )
@@ -204,12 +205,13 @@ def test_gradients_in_micro_batches_are_computed_alone() -> None:
 
 def refused(change: Callable[[Task], None], *words: str) -> str:
     """The only warning of a run with the changed task, which ends with the bits of one by one."""
+    few: dict[str, Any] = {"cluster": cluster(*NODES[:5]), "batch_size": 40, "budget": {"updates": 3}}
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        run = simulated(*words, change=change, budget={"updates": 3})
+        run = simulated(*words, change=change, **few)
 
     (warning,) = told
-    assert torch.equal(run.weights, simulated(*words, batched=False, budget={"updates": 3}).weights)
+    assert torch.equal(run.weights, simulated(*words, batched=False, **few).weights)
     return str(warning.message)
 
 
