@@ -11,11 +11,14 @@ import os
 import pickle
 import signal
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import forked
+import hydra
 import numpy as np
+import omegaconf.base
 import pytest
 import running
 import worlds
@@ -101,11 +104,11 @@ def _sample(items: list[pytest.Item]) -> None:
 
 _load = OmegaConf.load
 _read: dict[tuple[str, int], bytes] = {}
-_shipped = f"{configs()}{os.sep}"
+_shipped = (f"{configs()}{os.sep}", f"{Path(hydra.__file__).parent}{os.sep}")
 
 
 def _load_once(file: Any) -> Any:
-    """A shipped file of conf/ as it was read before, unless it has changed: Hydra reads twenty of them for each config."""
+    """A shipped file of conf/ or of Hydra's as it was read before, unless it has changed: Hydra reads twenty of them for each config."""
     name = str(file) if isinstance(file, Path) else str(getattr(file, "name", ""))
     if not name.startswith(_shipped):
         return _load(file)
@@ -126,6 +129,7 @@ def _map_where_needed(overrides: Any, defaults: list[Any], self_added: bool) -> 
 
 
 defaults_list._create_interpolation_map = _map_where_needed
+omegaconf.base.parse = cache(omegaconf.base.parse)  # the texts of references, which are few
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -15,9 +15,12 @@ from typing import Any, NamedTuple
 import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
 
 from hetsim.config.build import build_experiment
 from hetsim.config.compose import entries_of
+from hetsim.config.compositions import resolved_once, without_hydra
+from hetsim.config.resolved import resolved
 from hetsim.coordination.state import State
 from hetsim.effects import Batch, Contribution
 from hetsim.runtime.experiment import Experiment
@@ -105,8 +108,8 @@ def composed(*choices: str) -> DictConfig:
 
 @cache
 def pickled(*choices: str) -> bytes:
-    """The same config, pickled because this is the fastest copy."""
-    return pickle.dumps(composed(*choices))
+    """The same config without Hydra's part, pickled because this is the fastest copy."""
+    return pickle.dumps(without_hydra(composed(*choices)))
 
 
 @cache
@@ -126,7 +129,11 @@ def experiment(*choices: str, cluster: dict[str, Any] | None = None, budget: dic
     config.merge_with(changes)
     if cluster is not None:
         OmegaConf.update(config, "cluster", cluster, merge=False)
-    return build_experiment(entries_of(config))[0]
+    try:
+        entries = resolved(resolved_once(config))
+    except OmegaConfBaseException:
+        entries = entries_of(config)  # says it as a command does
+    return build_experiment(entries)[0]
 
 
 class Row(NamedTuple):

@@ -46,6 +46,7 @@ def split(
 @pytest.mark.slow
 @pytest.mark.parametrize("cluster", [SPEEDS, LONE], ids=["two kinds", "a slow one"])
 @pytest.mark.parametrize("method", ["ddp,hetgrad", "optperf", "dbs_sgd"])
+@pytest.mark.sampled(3)
 def test_the_parts_are_the_batch(cluster: str, method: str) -> None:
     """Of every row that is reported, whatever nodes it leaves out; the fast take more. What is printed makes the same split."""
     found = found_for("cluster=mixed4", cluster, f"method={method}", "batch_size=250", "cluster.network.bytes_per_second=1e9")

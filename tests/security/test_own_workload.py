@@ -78,7 +78,6 @@ def _modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("named", NAMED)
-@pytest.mark.sampled(15)
 def test_a_config_names_only_what_a_trusted_module_offers(
     named: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
