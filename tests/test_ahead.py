@@ -97,6 +97,7 @@ def test_large_gradients_are_computed_one_at_a_time(megabytes: float, together: 
 @pytest.mark.slow
 @pytest.mark.parametrize("faults", [{}, FAULTS], ids=["all there", "with faults"])
 @pytest.mark.parametrize("method", ["asgd", "ssgd", "dbs_sgd", "pipe_sgd"])
+@pytest.mark.sampled(4)
 def test_how_many_are_computed_together_changes_nothing(method: str, faults: dict[str, Any], monkeypatch: pytest.MonkeyPatch):
     """The same weights, bit by bit, at the same moments."""
     runs = []

@@ -117,7 +117,7 @@ def test_the_same_seed_gives_the_same_trace_and_parameters(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("budget", [{"epochs": 3.37}, {"epochs": 0.02}, {"updates": 9}, {"seconds": 0.05}], ids=str)
 @EVERY_METHOD
-@pytest.mark.sampled(30)
+@pytest.mark.sampled(20)
 def test_no_process_is_left_waiting(name: str, budget: dict[str, Any]) -> None:
     """Whatever ends the run, every program ends, and every message that was sent is delivered."""
     run = simulate(short(name, "workload=phantom", budget=budget))
@@ -137,7 +137,7 @@ def computed_once(name: str, batches: list[Batch], stop: int) -> bool:
 
 @pytest.mark.parametrize("epochs", [3.37, pytest.param(0.02, marks=pytest.mark.slow)])
 @EVERY_METHOD
-@pytest.mark.sampled(48)
+@pytest.mark.sampled(32)
 def test_each_position_is_handed_out_once_and_drops_are_counted(name: str, epochs: float) -> None:
     """Every position of the budget is computed once, and applied once or counted as discarded."""
     run = simulate(short(name, "workload=phantom", budget={"epochs": epochs}))
@@ -176,7 +176,7 @@ def test_it_starts_again_from_any_committed_state(name: str) -> None:
 
 @pytest.mark.slow
 @EVERY_METHOD
-@pytest.mark.sampled(24)
+@pytest.mark.sampled(14)
 def test_a_phantom_takes_exactly_the_time_of_what_it_stands_for(name: str) -> None:
     """The same trace, row by row, as a real vector of as many bytes."""
     real, phantom = (simulate(short(name, f"workload={work}", budget={"epochs": 5}), trace="full") for work in ("quadratic", "phantom"))

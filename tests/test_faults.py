@@ -334,7 +334,7 @@ def test_crashes_by_law_are_a_nodes_own_stream():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", sorted(METHODS))
-@pytest.mark.sampled(20)
+@pytest.mark.sampled(12)
 def test_every_method_hands_out_each_position_once_whoever_comes_and_goes(method: str):
     """An epoch budget is met exactly, with crashes by law on all nodes; nobody is left waiting; the same seed, the same trace."""
     up = {"distribution": "gamma", "a": 4.0, "scale": 5.0}

@@ -67,7 +67,7 @@ METHODS = {
 
 @pytest.mark.parametrize("size", [4, 32])
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 def test_a_timeline_shows_communication_beside_computing(method: str, size: int, tmp_path: Path) -> None:
     """In the lower part of a lane, so that nothing covers anything; every rank that communicates in time does so in its lane."""
     keys: dict[str, Any] = {} if size == 4 else {"cluster": {**experiment_cluster(), **MANY}, "batch_size": 256}

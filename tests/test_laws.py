@@ -26,6 +26,7 @@ def summary(run: Run) -> dict[str, Any]:
 
 
 @EVERY_METHOD
+@pytest.mark.sampled(5)
 def test_it_converges_to_the_quadratics_known_optimum(coordination: str, allocation: str):
     """Where all samples agree on the optimum, every method finds it."""
     workload = {"num_parameters": 8, "num_samples": 100, "condition": 4, "noise": 0.0}
@@ -56,6 +57,7 @@ def test_the_same_seed_gives_the_same_run_byte_for_byte(tmp_path: Path, coordina
 
 
 @EVERY_METHOD
+@pytest.mark.sampled(5)
 def test_the_same_seed_gives_the_same_parameters(coordination: str, allocation: str):
     """Bit by bit; another seed gives others."""
     one, again, other = (

@@ -145,7 +145,7 @@ def reported(
 @pytest.mark.parametrize("budget", BUDGETS)
 @pytest.mark.parametrize("nodes", CLUSTERS)
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.sampled(40)
+@pytest.mark.sampled(24)
 def test_lockstep_is_the_simulation_to_the_last_bit(method: str, nodes: str, budget: str):
     """Every commit with its state and what it is made of, every row of the trace, every worker's sums, the summary."""
     made = described(method, cluster=CLUSTERS[nodes], budget=BUDGETS[budget])
@@ -296,7 +296,7 @@ FAULTS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("faults", FAULTS)
 @pytest.mark.parametrize("nodes", CLUSTERS)
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.sampled(30)
+@pytest.mark.sampled(15)
 def test_between_two_changes_of_its_nodes_a_run_is_the_same_in_lockstep(
     method: str, nodes: str, faults: str, monkeypatch: pytest.MonkeyPatch
 ):

@@ -168,6 +168,7 @@ SYNCHRONOUS_METHODS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", SYNCHRONOUS_METHODS)
+@pytest.mark.sampled(6)
 def test_a_resume_restores_what_each_rank_owned(name: str):
     """Local optimizers, residuals, timings to be reported: from every other version the rest is bit-equal, on noisy nodes."""
     choices, keys = SYNCHRONOUS_METHODS[name]
@@ -212,6 +213,7 @@ DELAYED = {"coordination": {"warm_up": 2}}
     ],
     ids=lambda its: " ".join(its) if isinstance(its, tuple) else "",
 )
+@pytest.mark.sampled(4)
 def test_delayed_and_asynchronous_methods_lose_and_repeat_no_sample(choices: tuple[str, ...], keys: dict[str, Any]):
     """What was under way is computed again: the parts before and after a stop cover the sequence once."""
     described = experiment(*choices, "workload=quadratic", **{**KEYS, **keys})

@@ -132,6 +132,7 @@ def test_a_choice_that_misses_the_goal_has_no_time(options: list[Option]) -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize("prices", ["0.1 0.5 3", "3 0.5 0.1"])
+@pytest.mark.sampled(1)
 def test_the_cheapest_nodes_are_those_of_an_exhaustive_search(prices: str) -> None:
     """Whatever the fastest are."""
     speeds, network = (1e-3, 3e-3, 1e-2), "cluster.network={latency_seconds: 1e-4, bytes_per_second: 1e8}"

@@ -219,7 +219,7 @@ def test_a_slow_spell_does_not_replay(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["ssgd", "asgd", "dbs_sgd", "pipe_sgd", "od_sgd", "ringleader", "diloco"])
 @pytest.mark.parametrize("num_workers", [2, 5])
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(3)
 def test_more_or_fewer_workers_hand_out_each_position_once(name: str, num_workers: int, tmp_path: Path) -> None:
     """The sequence of samples is global: on another number of nodes the rest of it is handed out, and no position twice."""
     half = made(name, HALF)

@@ -96,6 +96,6 @@ def test_reading_four_times_as_many_nodes_takes_about_four_times_as_many_operati
         config = CLUSTERS[kind](num_nodes)
         implausible({**entries, "cluster": config}, parse_cluster(config))
 
-    few, many = (operations(lambda n=n: read(n)) for n in (1000, 4000))
+    few, many = (operations(lambda n=n: read(n)) for n in (500, 2000))
 
     assert many <= 4.2 * few

@@ -69,7 +69,7 @@ def test_every_position_is_applied_once_and_nobody_is_left_waiting(where: str, k
 @pytest.mark.parametrize("workers", [1, 3])
 @EVERY_ALLOCATION
 @ROWS
-@pytest.mark.sampled(15)
+@pytest.mark.sampled(8)
 def test_a_new_start_applies_what_is_left_once(where: str, k: int, allocation: str, workers: int):
     """From the checkpoint of every version: what was under way is dealt again, and versions go on."""
     described = uneven(where, k, allocation, workers, budget={"epochs": 3.5})

@@ -250,6 +250,7 @@ def test_every_position_is_applied_once_and_nobody_is_left_waiting(allocation: s
 @pytest.mark.slow
 @pytest.mark.parametrize("inner", ["sgd", "adamw"])
 @EVERY_ALLOCATION
+@pytest.mark.sampled(4)
 def test_local_sgd_goes_on_as_if_it_had_never_stopped(allocation: str, inner: str):
     """Bit by bit, from every version, on noisy nodes: each worker's own optimizer and what it has to report are in a checkpoint."""
     name, options = ALLOCATIONS[allocation]

@@ -79,6 +79,7 @@ def staleness(run: Run, *, after: int = 0) -> list[int]:
 @pytest.mark.parametrize(("workload", "workers"), [("phantom", 3), ("quadratic", 1)])
 @EVERY_BUDGET
 @EVERY_ADMISSION
+@pytest.mark.sampled(24)
 def test_everyone_is_sent_home_when_the_budget_ends(admission: str, budget: str, workers: int, workload: str):
     """No rank still waits, whoever was held back; updates are met exactly, and the first commit behind the seconds is the last."""
     parameters = (ALONE if workers == 1 else ADMISSIONS)[admission]
@@ -108,7 +109,7 @@ def test_a_worker_held_back_by_ssp_at_the_end_is_sent_home(bound: int, budget: s
 @pytest.mark.slow
 @pytest.mark.parametrize("updates", range(1, 13))
 @EVERY_ADMISSION
-@pytest.mark.sampled(42)
+@pytest.mark.sampled(24)
 def test_everyone_is_sent_home_whoever_makes_the_last_version(admission: str, updates: int):
     """At whichever version the budget ends; behind it no step is taken."""
     run = simulate(served(admission, on="quadratic", cluster=UNEVEN, budget={"updates": updates}))

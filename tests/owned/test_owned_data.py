@@ -116,7 +116,7 @@ def test_chance_by_position_takes_the_pool_too():
 
 
 @pytest.mark.parametrize("name", [name for name in METHODS if name not in (*DROPS, *HANDS_OUT_AHEAD)])
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(6)
 def test_who_ends_its_epoch_before_others_have_begun_waits_for_them(name: str):
     """Behind links of half a second a worker asks for its first range when another has long ended its first epoch."""
     late = cluster(node(1e-4), node(1e-4, latency_seconds=0.5), node(1e-4, latency_seconds=0.7), network=NO_NETWORK)
@@ -129,7 +129,7 @@ def test_who_ends_its_epoch_before_others_have_begun_waits_for_them(name: str):
 @pytest.mark.parametrize("budget", [{"epochs": 3.37}, {"epochs": 0.02}, {"updates": 9}, {"seconds": 0.05}], ids=str)
 @pytest.mark.parametrize("epochs", ["independent", "aligned"])
 @EVERY_METHOD
-@pytest.mark.sampled(14)
+@pytest.mark.sampled(10)
 def test_each_position_of_each_pool_is_handed_out_once_and_to_its_owner(name: str, epochs: str, budget: dict[str, Any]):
     """Up to the pool's cursor, whatever ends the run; what is in flight is what is held, or held back."""
     if epochs == "aligned" and name in HANDS_OUT_AHEAD:
@@ -262,7 +262,7 @@ ONE_NODE: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("epochs", ["independent", "aligned"])
 @EVERY_METHOD
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(6)
 def test_a_single_pool_is_the_run_without_pools_bit_for_bit(name: str, epochs: str):
     """One worker that owns everything: the same rows, and the same weights. Aligned epochs cut ranges where they end."""
     if epochs == "aligned" and name in HANDS_OUT_AHEAD:
@@ -392,6 +392,7 @@ def ran(kind: Any, made: Any) -> Any:
 
 @pytest.mark.parametrize("epochs", ["independent", "aligned"])
 @pytest.mark.parametrize("name", SERIAL)
+@pytest.mark.sampled(10)
 def test_real_ranks_compute_what_the_simulation_computes(name: str, epochs: str):
     """Where time decides nothing: over the fake transport, the simulator's weights, each rank from its own pool."""
     if epochs == "aligned" and name in HANDS_OUT_AHEAD:

@@ -126,7 +126,7 @@ def test_unequal_shares_that_count_the_same_are_told(choices: tuple[str, ...], t
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", SHIPPED)
-@pytest.mark.sampled(24)
+@pytest.mark.sampled(12)
 def test_no_shipped_method_counts_unequal_shares_the_same(method: str, tmp_path: Path) -> None:
     """With a barrier, but for the one that was published so."""
     found = warnings(

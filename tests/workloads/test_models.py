@@ -199,7 +199,7 @@ def test_plain_features_are_no_images(tmp_path: Path, workload: dict[str, Any], 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["squeezenet1_1", "googlenet", "mobilenet_v3_small", "shufflenet_v2_x0_5"])
 @pytest.mark.parametrize("shape", [(32, 32), (32, 32, 3)], ids=["grey", "colour"])
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 def test_torchvisions_classifiers_are_models_by_name(tmp_path: Path, model: str, shape: tuple[int, ...]):
     """They build, for grey images too, and have a finite gradient; the seed decides their weights."""
     path = images(tmp_path, *shape, samples=6)
