@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from hetsim.advice.advice import AdviceFindings, AdviceRow
-from hetsim.advice.decision import script_hint
+from hetsim.advice.decision import UNKNOWN_PARTS, script_hint
 from hetsim.answers.answer import Answer, Picture, Sheet
 from hetsim.results.tables.estimates import Estimate
 from hetsim.results.writing.describe import formatted, unit_of_time
@@ -106,11 +106,15 @@ def _remarks(advice: AdviceFindings) -> Iterator[str]:
         yield f"predictions may be {100 * advice.error:.0f} % off (90 %), which is in the intervals of times, not in those of gains"
     run = "run it" if advice.trains else "rehearse it, padded and without a model"
     yield f"{run}: {advice.recommended.command}"
+    fixed = advice.split.script if advice.split is not None else None
     if not advice.trains:
         candidate = advice.recommended.candidate
-        yield script_hint(candidate, num_nodes=advice.num_nodes - len(candidate.leave_out), split=advice.split is not None)
-    if advice.split is not None and advice.split.script is not None:
-        yield f"or with this split fixed, in rank order: {advice.split.script}"
+        num_nodes = advice.num_nodes - len(candidate.leave_out)
+        hint = script_hint(candidate, num_nodes=num_nodes, batch_size=advice.batch_size)
+        yield hint if fixed is None or UNKNOWN_PARTS not in hint else f"train with it, in rank order: {fixed} (docs/guide/your-loop.md)"
+        fixed = fixed if UNKNOWN_PARTS not in hint else None
+    if fixed is not None:
+        yield f"or with this split fixed, in rank order: {fixed}"
     if advice.faster_still is not None:
         yield f"the fastest, which trains differently: {advice.faster_still.command}"
 

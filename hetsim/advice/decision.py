@@ -219,17 +219,31 @@ def loss_hint(question: AdviceQuestion) -> str:
     return "Ask without timing." if question.timing else "Ask again, with more time."
 
 
-def script_hint(candidate: Candidate, *, num_nodes: int, split: bool) -> str:
-    """How to train your own model with the candidate, on this number of nodes. `split`: whether its batches are unequal."""
+UNKNOWN_PARTS = "Fixed(parts=[…])"
+
+
+def script_hint(candidate: Candidate, *, num_nodes: int, batch_size: int) -> str:
+    """How to train your own model with the candidate, on this number of nodes."""
     if num_nodes == 1 and candidate.synchronous:
         return "train with it: your own script, which needs no DistributedDataParallel there"
-    if not candidate.synchronous:
-        return "train with it: workload=own (docs/guide/own-workload.md)"
+    return f"train with it: {team(candidate, batch_size)}, in your own script (docs/guide/your-loop.md)"
+
+
+def team(candidate: Candidate, batch_size: int, parts: str | None = None) -> str:
+    """Python code for a script that trains with the candidate. `parts` is code for a fixed split, in rank order."""
+    if candidate.method.choices["coordination"] == "hierarchical":
+        return "hetsim.Team.from_config(model, optimizer, …), with the words of the command"
+    arguments = ["model", "optimizer", f"batch_size={batch_size}"]
+    if candidate.method.name != "ddp":
+        arguments.append(f'method="{candidate.method.name}"')
     allocation = candidate.allocation or candidate.method.choices.get("allocation", "even")
-    if allocation == "even" and not split:
-        return "train with it: your own DistributedDataParallel script on these nodes, or workload=own (docs/guide/own-workload.md)"
-    team = {"static": "Fixed(parts) by speed", "even": "this allocation"}.get(allocation, f'allocation="{allocation}"')
-    return f"train with it: hetsim.ddp, with {team}, in your own DistributedDataParallel script (docs/guide/ddp.md)"
+    if parts is not None:
+        arguments.append(f"allocation=hetsim.policies.allocation.Fixed(parts={parts})")
+    elif allocation == "static":  # which measures before a run
+        arguments.append(f"allocation=hetsim.policies.allocation.{UNKNOWN_PARTS}")
+    elif candidate.allocation not in (None, "even"):
+        arguments.append(f'allocation="{candidate.allocation}"')
+    return f"hetsim.Team({', '.join(arguments)})"
 
 
 def bits(rate: float) -> str:
@@ -249,7 +263,7 @@ class AdvisedSplit:
     sentence: str
     """A sentence with the samples of each kind of node."""
     script: str | None
-    """Python code that fixes the split in a DistributedDataParallel script; None if the method does not train as DDP does."""
+    """Python code that fixes the split in a script; None if the method does not train as DDP does."""
 
 
 def advised_split(candidate: Candidate, batch_sizes: Sequence[int], cluster: Cluster, names: Names) -> AdvisedSplit | None:
@@ -272,10 +286,7 @@ def advised_split(candidate: Candidate, batch_sizes: Sequence[int], cluster: Clu
         listed = [f"{shares[few]} (node {few}) to {shares[many]} (node {many})"]
     script = None
     if candidate.synchronous and min(batch_sizes) > 0:
-        script = (
-            "from hetsim.ddp import Team; from hetsim.policies.allocation import Fixed; "
-            f"team = Team(batch_size={batch}, allocation=Fixed(parts={_python_list(batch_sizes)}))"
-        )
+        script = f"team = {team(candidate, batch, _python_list(batch_sizes))}"
     return AdvisedSplit(tuple(batch_sizes), f"Of each batch of {batch} samples: {', '.join(listed)}.", script)
 
 

@@ -162,16 +162,14 @@ def test_the_recommended_command_is_before_the_fastest() -> None:
     assert [line.split(": ")[0] for line in real[-2:]] == ["run it", "the fastest, which trains differently"]
 
 
-def test_who_trains_as_ddp_does_is_pointed_to_a_script_of_ones_own() -> None:
-    said = {name: script_hint(Candidate(METHODS[name]), num_nodes=2, split=False) for name in METHODS}
+def test_each_method_is_a_line_of_a_script_of_ones_own() -> None:
+    said = {name: script_hint(Candidate(METHODS[name]), num_nodes=2, batch_size=64) for name in METHODS}
 
-    assert {name for name, line in said.items() if "DistributedDataParallel" in line} == {
-        name for name in METHODS if Candidate(METHODS[name]).synchronous
-    }
-    assert 'hetsim.ddp, with allocation="dbs", in your own' in script_hint(Candidate(METHODS["ddp"], "dbs"), num_nodes=2, split=True)
-    assert "hetsim.ddp, with this allocation, in your own" in script_hint(Candidate(METHODS["ddp"]), num_nodes=2, split=True)
-    assert "hetsim.ddp" not in said["ddp"]
-    assert script_hint(Candidate(METHODS["ddp"]), num_nodes=1, split=False).startswith("train with it: your own script, ")
+    assert said["ddp"] == "train with it: hetsim.Team(model, optimizer, batch_size=64), in your own script (docs/guide/your-loop.md)"
+    assert 'hetsim.Team(model, optimizer, batch_size=64, method="asgd"), in' in said["asgd"]
+    assert "hetsim.Team.from_config(" in said["halos"]
+    assert 'batch_size=64, allocation="dbs")' in script_hint(Candidate(METHODS["ddp"], "dbs"), num_nodes=2, batch_size=64)
+    assert script_hint(Candidate(METHODS["ddp"]), num_nodes=1, batch_size=64).startswith("train with it: your own script, ")
 
 
 @pytest.mark.slow

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ from loops import BATCH, SAMPLES, caught, data, flat, from_all, model, serial_st
 from ranks import found_by, result, world
 from torch import nn
 from torch.distributed.fsdp import fully_shard
-from torch.nn.functional import mse_loss
+from torch.nn.functional import cross_entropy, mse_loss
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import TensorDataset
 
@@ -365,6 +367,25 @@ def law_of_arguments() -> dict[str, str]:
     return {name: caught(lambda options=options: team_of(model(), **options)) for name, (options, _) in WRONG.items()}
 
 
+README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+FIVE = re.search(r"```text\n(from hetsim import Team\n.*?)```", README, flags=re.DOTALL)
+
+
+def law_of_the_five_lines() -> float:
+    """The README's lines in a loop. Returns the loss after an epoch."""
+    assert FIVE is not None
+    *before, share, step = FIVE[1].splitlines()
+    net = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)).double()
+    x = data()[0]
+    there: dict[str, Any] = {"model": DistributedDataParallel(net), "cross_entropy": cross_entropy}
+    there["dataset"] = TensorDataset(x.repeat(10, 1), (x.sum(1) > 0).long().repeat(10))
+    there["optimizer"] = torch.optim.SGD(net.parameters(), lr=0.1)
+    loop = "\n    ".join(["for x, y in loader:", "optimizer.zero_grad()", share, step])
+    exec("\n".join([*before, loop]), there)
+    there["team"].close()
+    return float(cross_entropy(net(x), (x.sum(1) > 0).long()))
+
+
 LAWS = {name.removeprefix("law_of_"): law for name, law in dict(globals()).items() if name.startswith("law_of_")}
 
 
@@ -415,6 +436,12 @@ def test_a_loop_continues_where_it_stopped(found: list[dict[str, Any]]):
 
 def test_a_sharded_model_has_the_gradient_of_one_process(found: list[dict[str, Any]]):
     assert result(found, "sharded") < EXACT
+
+
+def test_the_lines_of_the_readme_are_five_and_train(found: list[dict[str, Any]]):
+    assert FIVE is not None
+    assert len(FIVE[1].splitlines()) == 5
+    assert result(found, "the_five_lines") < 1.1
 
 
 def test_the_reduced_gradient_is_clipped(found: list[dict[str, Any]]):
