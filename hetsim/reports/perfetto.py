@@ -5,7 +5,9 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Iterable, Sequence
+from functools import cache, lru_cache
 from pathlib import Path
+from struct import pack
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
@@ -81,14 +83,28 @@ def _builder() -> Any:
     return StreamingTraceProtoBuilder
 
 
+PACKET, TIMESTAMP, EVENT, FLOW, VALUE = b"\x0a", b"\x40", b"\x5a", b"\xf9\x02", b"\xe1\x02"
+"""The tags of a trace's packet, of a packet's time and event, and of an event's flow and counter, in protobuf's encoding."""
+KEPT = 100_000
+"""The number of encoded parts of events that are kept."""
+
+
 class _Trace:
-    """The packets of a file."""
+    """The packets of a file.
+
+    A serialised message is the concatenation of its parts. So parts of events are serialised once, and a packet with a time is joined from
+    them, which takes less time than a new message.
+    """
 
     def __init__(self, file: BinaryIO, writer: str) -> None:
-        from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TrackDescriptor, TrackEvent
+        from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TracePacket, TrackDescriptor, TrackEvent
 
-        self._packets = _builder()(file)
+        self._file, self._packets = file, _builder()(file)
         self._event = TrackEvent
+        self._header = TracePacket(trusted_packet_sequence_id=SEQUENCE).SerializeToString() + EVENT
+        self._bytes = _pairs_of_bytes()
+        self._part = lru_cache(maxsize=KEPT)(self._serialised)
+        self._annotation = lru_cache(maxsize=KEPT)(self._annotated)
         self._explicit = TrackDescriptor.EXPLICIT
         self._num_tracks = self._num_flows = 0
         packet = self._packets.create_packet()
@@ -118,9 +134,7 @@ class _Trace:
     def interval(self, track: int, name: str, start: float, end: float, *, flow: int = 0, **details: int) -> None:
         """Add a bar to a track, after earlier bars."""
         self._begin(track, self._event.TYPE_SLICE_BEGIN, name, start, flow, details)
-        packet = self._packet(track, end)
-        packet.track_event.type = self._event.TYPE_SLICE_END
-        self._packets.write_packet(packet)
+        self._write(end, self._part(track, self._event.TYPE_SLICE_END))
 
     def moment(self, track: int, name: str, at: float, *, flow: int = 0, **details: int) -> None:
         """Add a mark to a track."""
@@ -128,25 +142,35 @@ class _Trace:
 
     def count(self, track: int, at: float, value: float) -> None:
         """Set the value of a counter from this time on."""
-        packet = self._packet(track, at)
-        packet.track_event.type, packet.track_event.double_counter_value = self._event.TYPE_COUNTER, value
-        self._packets.write_packet(packet)
+        self._write(at, self._part(track, self._event.TYPE_COUNTER) + VALUE + pack("<d", value))
 
     def _begin(self, track: int, kind: int, name: str, at: float, flow: int, details: dict[str, int]) -> None:
-        packet = self._packet(track, at)
-        event = packet.track_event
-        event.type, event.name = kind, name
-        if flow:
-            event.flow_ids.append(flow)
-        for key, value in details.items():
-            note = event.debug_annotations.add()
-            note.name, note.int_value = key, value
-        self._packets.write_packet(packet)
+        notes = b"".join([self._annotation(key, value) for key, value in details.items()])
+        flows = FLOW + flow.to_bytes(8, "little") if flow else b""
+        self._write(at, notes + self._part(track, kind, name) + flows)
 
-    def _packet(self, track: int, at: float) -> Any:
-        packet = self._packets.create_packet()
-        packet.trusted_packet_sequence_id, packet.timestamp, packet.track_event.track_uuid = SEQUENCE, round(at * 1e9), track
-        return packet
+    def _serialised(self, track: int, kind: int, name: str | None = None) -> bytes:
+        return bytes(self._event(type=kind, track_uuid=track, name=name).SerializeToString())
+
+    def _annotated(self, key: str, value: int) -> bytes:
+        return bytes(self._event(debug_annotations=[{"name": key, "int_value": value}]).SerializeToString())
+
+    def _write(self, at: float, event: bytes) -> None:
+        """Write a packet with an event at this time."""
+        whole, beginning = self._bytes
+        time, number = b"", round(at * 1e9)
+        while number >> 14:
+            time += beginning[number & 16383]
+            number >>= 14
+        packet = TIMESTAMP + time + whole[number] + self._header + whole[len(event)] + event
+        self._file.write(PACKET + whole[len(packet)] + packet)
+
+
+@cache
+def _pairs_of_bytes() -> tuple[list[bytes], list[bytes]]:
+    """The encodings of the numbers of up to 14 bits in protobuf, seven bits in a byte: as whole numbers, and as beginnings of numbers."""
+    whole = [bytes([number]) if number < 128 else bytes([number & 127 | 128, number >> 7]) for number in range(1 << 14)]
+    return whole, [bytes([number & 127 | 128, number >> 7 | 128]) for number in range(1 << 14)]
 
 
 def _write_counters(trace: _Trace, process: int, run: TracedRun) -> None:
@@ -185,15 +209,14 @@ def _places(keys: Any) -> dict[int, Any]:
 def _write_intervals(trace: _Trace, parent: int, name: str, rows: TraceRows, which: Any, flows: dict[int, int]) -> None:
     """Write intervals. Overlapping ones, such as messages to several workers, are on several tracks of one name, which Perfetto merges."""
     free: list[tuple[float, int]] = []
-    for place in which[np.argsort(rows.start[which], kind="stable")].tolist():
-        start = max(0.0, float(rows.start[place]))
-        end = max(start, float(rows.end[place]))  # the clocks of two hosts agree within an error
+    which = which[np.argsort(rows.start[which], kind="stable")]
+    columns = (which, rows.start[which], rows.end[which], rows.kind[which], rows.version[which], rows.samples[which], rows.nbytes[which])
+    for place, start, end, kind, version, samples, nbytes in zip(*(column.tolist() for column in columns), strict=True):
+        start = max(0.0, start)
+        end = max(start, end)  # the clocks of two hosts agree within an error
         track = heapq.heappop(free)[1] if free and free[0][0] <= start else trace.track(name, parent)
         heapq.heappush(free, (end, track))
-        trace.interval(
-            track, KINDS[rows.kind[place]], start, end, flow=flows.get(place, 0),
-            version=int(rows.version[place]), samples=int(rows.samples[place]), bytes=int(rows.nbytes[place]),
-        )  # fmt: skip
+        trace.interval(track, KINDS[kind], start, end, flow=flows.get(place, 0), version=version, samples=samples, bytes=nbytes)
 
 
 def _write_deliveries(trace: _Trace, track: int, rows: TraceRows, which: Any, flows: dict[int, int]) -> None:
