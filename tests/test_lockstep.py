@@ -25,6 +25,7 @@ from hetsim.runtime.rank import Checkpoint
 from hetsim.runtime.recording import metrics
 from hetsim.runtime.recording.recorder import Recorder
 from hetsim.runtime.recording.trace import Trace
+from hetsim.sim.lockstep import stretch
 from hetsim.sim.lockstep.plan import ALL_RANKS
 from hetsim.sim.lockstep.stretch import Stretch
 from hetsim.sim.lockstep.times import VectorizedTimes
@@ -302,6 +303,7 @@ def test_between_two_changes_of_its_nodes_a_run_is_the_same_in_lockstep(
 ):
     """Commits, rows and sums, over losses, returns, checkpoints and restarts. Delayed methods have something under way at commits."""
     made = described(method, cluster={**CLUSTERS[nodes], "faults": FAULTS[faults]}, budget={"seconds": 5.5}, seed=3)
+    monkeypatch.setattr(stretch, "MIN_MEMBERS", 1)
     stretches: list[bool] = []
     begin = Stretch.begin.__func__
     monkeypatch.setattr(Stretch, "begin", classmethod(lambda *world: [stretches.append(it := begin(*world)), it][1]))

@@ -36,6 +36,9 @@ from hetsim.sim.rank_process import RankProcess
 from hetsim.vector import Phantom
 from hetsim.workloads.task import Task
 
+MIN_MEMBERS = 4
+"""The fewest members for which arrays are faster than one event after another."""
+
 
 class StretchedWorld(Protocol):
     """The interface that a stretch needs of its event-by-event world."""
@@ -208,7 +211,7 @@ class Stretch(LockstepWorld):
     @classmethod
     def begin(cls, world: StretchedWorld, state: State) -> bool:
         """Run the members from this state, and let them continue event by event afterwards. Returns whether any version was made."""
-        if not world.collectives.members:
+        if len(world.collectives.members) < MIN_MEMBERS:
             return False
         stretch = cls(world, state, until=world.membership.next_change)
         stretch._run_to_last_commit()
