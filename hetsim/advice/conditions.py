@@ -1,7 +1,8 @@
 """The seconds of a training on a cluster that changes at known seconds, from the rate in each of the cluster's conditions.
 
 A condition that lasts is simulated for as long as a cluster that does not change. Steps that begin in one condition and end in another
-count as parts of both. A lost node costs a collective its detection and the regroup.
+count as parts of both. A lost node costs a collective its detection and the regroup. If all nodes are lost without a server, the training
+continues from its newest checkpoint, or from its beginning.
 """
 
 from __future__ import annotations
@@ -64,9 +65,14 @@ class Conditions:
         out, num = frozenset(leave_out), self.schedule.cluster.num_workers
         spent: dict[Key, float] = {}
         now, remaining = 0.0, samples
+        checkpoint = self.schedule.cluster.faults.checkpoint
+        saved, since, restart = samples, 0.0, 0.0
         for _ in range(MOST_CHANGES):
             condition, until = self.schedule.at(now)
-            if len(out | condition.absent) == num or (collective and condition.stopped - out):
+            all_absent = len(out | condition.absent) == num
+            if all_absent or (collective and condition.stopped - out):
+                if all_absent and collective and remaining < samples:
+                    remaining, restart = saved, checkpoint.restart_seconds if checkpoint is not None else 0.0
                 now = self.schedule.next_return(now)
                 if now == math.inf:
                     return Course()
@@ -74,14 +80,18 @@ class Conditions:
             key = _key(condition, grid=self.grid)
             if key not in per_sample:
                 return Course(missing=now)
-            begin = min(until, now + (self.schedule.interruption(now, out) if collective else 0.0))
+            begin = min(until, now + restart + (self.schedule.interruption(now, out) if collective else 0.0))
+            if restart and begin < until:
+                restart, since = 0.0, begin
             lasting = min(until - begin, remaining * per_sample[key])
             spent[key] = spent.get(key, 0.0) + lasting
             remaining -= lasting / per_sample[key]
+            if checkpoint is not None and (last := since + (begin + lasting - since) // checkpoint.every * checkpoint.every) > since:
+                saved, since = remaining + (begin + lasting - max(begin, last)) / per_sample[key], last
             if begin + lasting < until:
                 return Course(begin + lasting, max(spent, key=spent.__getitem__))
             now = until
-        return Course(now * samples / (samples - remaining), max(spent, key=spent.__getitem__)) if spent else Course()
+        return Course(now * samples / (samples - remaining), max(spent, key=spent.__getitem__)) if remaining < samples else Course()
 
 
 def _key(condition: Condition, *, grid: bool) -> Key:

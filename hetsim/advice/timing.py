@@ -314,8 +314,7 @@ class Timing:
 
         If the cluster has conditions, there is one run for each seed and each condition that a candidate meets.
         """
-        first = None if self.conditions is None else 0.0
-        runs = [Courses(candidate, seed, first) for candidate in candidates for seed in range(seeds)]
+        runs = [Courses(candidate, seed, self._first_second(candidate)) for candidate in candidates for seed in range(seeds)]
         waiting = runs
         while waiting:
             variants = [
@@ -335,6 +334,12 @@ class Timing:
             elif not candidate.leave_out and self.processes.progress.reason is None:
                 self.refused[candidate.label] = reason
         return timed
+
+    def _first_second(self, candidate: Candidate) -> float | None:
+        """The first second at which one of the candidate's nodes is present; None without conditions."""
+        if self.conditions is None:
+            return None
+        return self.conditions.course(1.0, {}, candidate.leave_out, collective=not candidate.needs_server).missing
 
     def _continue(self, run: Courses, answer: tuple[SimulatedRun, str] | str) -> None:
         """Add a simulated condition to a run. The run then has its seconds, or the second of a condition that is still to simulate."""

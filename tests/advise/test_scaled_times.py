@@ -115,18 +115,35 @@ def test_each_condition_of_the_cluster_counts_for_as_long_as_it_lasts(
     assert "judged" not in findings.sentence.lower()
 
 
+def test_a_cluster_whose_nodes_all_come_later_is_judged_from_then_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a trace of spot nodes may begin, which then has many conditions."""
+    monkeypatch.setattr("hetsim.advice.timing.STEPS", 240)
+    monkeypatch.setattr("hetsim.advice.timing.MOST", 60)
+    words = words_of(more="", folder=tmp_path, factors=FEW)
+    schedule = "[{nodes: all, join: 3}, {nodes: all, crash: 9, repair: 11}, {nodes: [1], crash: 20, repair: 22}]"
+    words.append(f"+cluster.faults={{regroup_seconds: 0.5, schedule: {schedule}, checkpoint: {{every: 2, restart_seconds: 1}}}}")
+    findings = advised(*words, "method=ddp", "allocation=even")
+
+    whole = simulate([*words, "method=ddp", "allocation=even", "backend=sim"], None).numbers
+
+    assert next(iter(findings.rows)).seconds.mean == pytest.approx(whole["seconds"], rel=0.01)
+
+
 def test_nodes_that_never_come_back_end_the_training(tmp_path: Path) -> None:
-    """Also if the network goes on to change. Nodes that come back go on where they were; without them, nothing waits."""
+    """Also if the network goes on to change. If all others come back, they have lost weights, except with a server."""
     (tmp_path / "factors.csv").write_text(f"seconds,factor\n{FEW}")
     later = f"link_slowdown: {tmp_path / 'factors.csv'}, link_slowdown_period_seconds: 25"
     rows = f"cluster.nodes=[{{count: 2, {FAST}}}, {{count: 2, {FAST}, {later}}}]"
     faults = "schedule: [{nodes: [0, 1], leave: 20}, {nodes: [2, 3], crash: 8, repair: 9}]"
     words = ["cluster=mixed4", rows, *TRAINING, f"+cluster.faults={{detection_seconds: 0, regroup_seconds: 0, {faults}}}", "method=ddp"]
-    conditions = Conditions.of(experiment_of(words, None).cluster)
+    saved = "+cluster.faults.checkpoint={every: 3, restart_seconds: 2}"
+    conditions, with_checkpoints = (Conditions.of(experiment_of([*words, *more], None).cluster) for more in ([], [saved]))
     per_sample = {conditions.key(second): 0.01 for second in (0, 7, 8.5, 9.5, 15, 21, 35)}
 
     assert conditions.course(5000, per_sample, (2, 3), collective=True) == Course()
-    assert conditions.course(5000, per_sample, (0, 1), collective=True).seconds == pytest.approx(51)
+    assert conditions.course(5000, per_sample, (0, 1), collective=False).seconds == pytest.approx(51)
+    assert conditions.course(5000, per_sample, (0, 1), collective=True).seconds == pytest.approx(59)
+    assert with_checkpoints.course(5000, per_sample, (0, 1), collective=True).seconds == pytest.approx(11 + 44)
     assert conditions.course(1000, per_sample, (2, 3), collective=True).seconds == pytest.approx(10)
 
 
