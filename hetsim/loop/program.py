@@ -71,7 +71,7 @@ class EpochPrograms:
         self._began = pace.clock()
         self._world = LoopWorld(
             parts, transport=lanes.everyone, mailbox=cast(Any, None), began=self._began,
-            reduction=Reduction.by_gloo(lanes.everyone, task.device, "ordered"),
+            reduction=Reduction.by_gloo(lanes.everyone, task.device, "native"),
         )  # fmt: skip
         described = repr((experiment.coordination, experiment.batch_size, experiment.seed, task.num_parameters))
         lanes.check_agreed("the model, the method, batch_size and seed", zlib.crc32(described.encode()))
