@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -78,6 +79,9 @@ def test_a_single_run_is_refused_where_a_sweep_runs_and_a_sweep_waits_for_a_sing
 
     def run_first(descriptor: int, operation: int) -> None:
         """A single run has the folder first, and finishes. Once the sweep has it, another is refused."""
+        if not stat.S_ISDIR(os.fstat(descriptor).st_mode):  # a file that is written
+            flock(descriptor, operation)
+            return
         if not entered:
             entered.append("sweep")
             assert operation == fcntl.LOCK_EX

@@ -1,7 +1,8 @@
 """A rank's share of the whole batch's loss: the sum of its terms, divided by the number of terms of all ranks.
 
-A loss that comes as one number is stated to be a mean, and a statement may be wrong. So such a loss trains with even shares, for which it
-is plain data parallelism, unless the user says `verified=True`. Unreduced losses need no statement.
+A loss that comes as one number is stated to be a mean, and a statement may be wrong. So are losses that cannot have as many terms for each
+sample, such as one for each class. They train with even shares, for which they are plain data parallelism, unless the user says
+`verified=True`. Other unreduced losses need no statement.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Terms:
     """The terms so far."""
     kind: int | None = None
     stated: bool = False
-    """Whether a loss was stated to be a mean."""
+    """Whether a loss was stated to be a mean, or to have one term for each of its numbers."""
     in_pass: float | None = None
     """The terms of the losses of this forward pass; None before the first."""
 
@@ -45,7 +46,7 @@ class Terms:
             raise ValueError("a mask belongs to unreduced losses, and this loss is one number: compute it with reduction='none'")
         if not is_mean and number is not None:
             raise ValueError(f"these losses have {losses.numel()} terms, so no number of terms is needed: leave it out, or pass mask=")
-        self.stated |= is_mean
+        self.stated |= is_mean or losses.numel() % samples > 0
         counts_samples = mask is None and number is None and (is_mean or losses.numel() == samples)
         self._check_kind(BY_SAMPLES if counts_samples else BY_TERMS, losses, samples)
         if not self.samples:

@@ -38,19 +38,17 @@ NO_BATCH = (
 )
 NO_LOADER = "the Team has no training set yet: call team.loader(…) first"
 ONE_LOADER = "a Team divides one training set, and has it: make another Team for another one"
-UNEVEN = (
-    "the shares are uneven, and a loss that is one number may be no mean over the samples: pass unreduced losses (reduction='none') to "
+STATED = (
+    "this loss may be no mean over the samples, as it has no numbers for each of them: pass unreduced losses (reduction='none') to "
     "team.share, or create the Team with verified=True if it is one"
 )
-EVEN = (
-    "all ranks keep even shares, because a loss that is one number may be no mean over the samples: pass unreduced losses "
-    "(reduction='none') to team.share, or create the Team with verified=True if it is one"
-)
+UNEVEN = f"the shares are uneven, and {STATED}"
+EVEN = f"all ranks keep even shares, because {STATED}"
 FIRST_TERMS = "the loss has another number of terms than samples for the first time: pass mask= or the number of terms in each step"
 
 
 class Team:
-    """The ranks of a process group, which train the user's model by a method of hetsim.
+    """The ranks of a process group, which train the user's model by a method of hetsim::
 
         team = Team(model, optimizer, method="diloco", batch_size=1024)
         for epoch in range(team.epoch, 10):

@@ -119,7 +119,12 @@ def law_of_a_stated_mean() -> dict[str, Any]:
     net = nn.Linear(6, 6).double()
     refused = caught(lambda: distance(loss, serial, net=net))
     remarked = caught(lambda: distance(loss, serial, net=net, allocation="dbs"))
-    return {"refused": refused, "remarked": remarked}
+
+    def by_class(team: Team, output: torch.Tensor, number: torch.Tensor) -> torch.Tensor:
+        return team.share(errors(output, number)[:, :5].mean(0))
+
+    classes = caught(lambda: distance(by_class, serial, net=net))
+    return {"refused": refused, "remarked": remarked, "classes": classes}
 
 
 def mean_loss(team: Team, output: torch.Tensor, number: torch.Tensor) -> torch.Tensor:
@@ -409,7 +414,8 @@ def test_each_share_has_the_gradient_of_one_process(found: list[dict[str, Any]])
 
 def test_a_stated_mean_trains_with_even_shares_and_a_remark(found: list[dict[str, Any]]):
     said = result(found, "a_stated_mean")
-    assert said["refused"].startswith("the shares are uneven, and a loss that is one number may be no mean over the samples")
+    assert said["refused"].startswith("the shares are uneven, and this loss may be no mean over the samples")
+    assert said["classes"] == said["refused"]
     assert said["remarked"].startswith("all ranks keep even shares")
     assert float(said["remarked"].split()[-1]) < EXACT
 
