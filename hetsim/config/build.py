@@ -50,6 +50,19 @@ WITHIN = "schedulers"
 
 def build_experiment(entries: Mapping[str, Any]) -> tuple[Experiment, Backend]:
     """The objects that a resolved config describes. Raises ValueError if it describes none."""
+    experiment, entries = _experiment_of(entries)
+    backend = _build("backend", entries["backend"], Backend, check_trusted(entries.get("trust")))
+    backend.check(experiment)
+    return experiment, backend
+
+
+def build_without_backend(entries: Mapping[str, Any]) -> Experiment:
+    """The run that a resolved config describes, for a backend that no config names. Raises ValueError if it describes none."""
+    return _experiment_of(entries)[0]
+
+
+def _experiment_of(entries: Mapping[str, Any]) -> tuple[Experiment, Mapping[str, Any]]:
+    """The run that a config describes, and the config in SI units and with names."""
     if "grid" in entries:
         raise ValueError("grid says what a sweep varies for each method, by hydra/sweeper=basic: add -m, and type it as +grid=…")
     entries = checks.mapping("config", entries, optional=None)
@@ -89,9 +102,7 @@ def build_experiment(entries: Mapping[str, Any]) -> tuple[Experiment, Backend]:
         partition=partition,
         **{key: entries[key] for key, kind in PLAIN.items() if kind.is_of_experiment and key != "method" and key in entries},
     )
-    backend = _build("backend", entries["backend"], Backend, trust)
-    backend.check(experiment)
-    return experiment, backend
+    return experiment, entries
 
 
 def shipped_policy(axis: str, choice: str) -> Any:

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from hetsim.config.build import build_experiment
+from hetsim.config.build import build_without_backend
 from hetsim.config.compose import composed
 from hetsim.policies.weighting import PerSample, PerWorker
 from hetsim.runtime.experiment import Experiment
 
-COMMON = ("backend=dist", "workload=phantom", "budget.epochs=1000000", "trace=none", "pictures=false")
+COMMON = ("workload=phantom", "budget.epochs=1000000", "trace=none", "pictures=false")
 """What a Team does not use of a config."""
 
 
@@ -31,7 +31,7 @@ def experiment_of_words(words: Sequence[str], num_ranks: int, *, max_samples: Se
 
 def experiment_of(words: Sequence[str], config_dir: str | Path | None) -> Experiment:
     """The experiment of a config."""
-    return build_experiment(composed(words, config_dir=config_dir, folder=".").entries)[0]
+    return build_without_backend(composed(words, config_dir=config_dir, folder=".").entries)
 
 
 def with_whole_batches(experiment: Experiment) -> Experiment:

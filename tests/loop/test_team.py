@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from functools import lru_cache
@@ -355,8 +356,8 @@ MISUSES: dict[str, tuple[Any, str]] = {
 }
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "a method that is none": ({"method": "dilocoo"}, "diloco"),
-    "a method with a server": ({"method": "asgd", "batch_size": 1, "allocation": None}, ""),
     "a batch below the ranks": ({"batch_size": 1}, "less than one sample for each of 2 workers"),
+    "none: a server and a worker under torchrun": ({"method": "asgd", "allocation": None}, "Team object"),
     "an allocation that measures before": ({"allocation": "static"}, "measures gradients before the run"),
     "local servers": ({"method": "halos", "allocation": None}, "start 3 processes"),
     "a batch that is none": ({"batch_size": "many"}, "batch_size"),
@@ -394,7 +395,9 @@ def law_of_the_five_lines() -> float:
 LAWS = {name.removeprefix("law_of_"): law for name, law in dict(globals()).items() if name.startswith("law_of_")}
 
 
-def laws(_: int) -> dict[str, Any]:
+def laws(rank: int) -> dict[str, Any]:
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", LOCAL_WORLD_SIZE="2")  # as under torchrun
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="1", TORCHELASTIC_RUN_ID="tests")
     torch.manual_seed(0)
     compose = lru_cache(lambda words, num_ranks: experiment_of_words(list(words), num_ranks))  # in these ranks, each config once
     team.experiment_of_words = lambda words, num_ranks, **_: compose(tuple(words), num_ranks)  # type: ignore[assignment]
