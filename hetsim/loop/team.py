@@ -40,7 +40,8 @@ NO_LOADER = "the Team has no training set yet: call team.loader(…) first"
 ONE_LOADER = "a Team divides one training set, and has it: make another Team for another one"
 STATED = (
     "this loss may be no mean over the samples, as it has no numbers for each of them: pass unreduced losses (reduction='none') to "
-    "team.share, or create the Team with verified=True if it is one"
+    "team.share, with mask= if some do not count; or create the Team with verified=True if it is a mean over them, or over the number that "
+    "you pass with it"
 )
 UNEVEN = f"the shares are uneven, and {STATED}"
 EVEN = f"all ranks keep even shares, because {STATED}"
