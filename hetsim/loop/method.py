@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from hetsim.config.build import build_without_backend
-from hetsim.config.compose import composed
 from hetsim.policies.weighting import PerSample, PerWorker
 from hetsim.runtime.experiment import Experiment
 
@@ -31,6 +29,9 @@ def experiment_of_words(words: Sequence[str], num_ranks: int, *, max_samples: Se
 
 def experiment_of(words: Sequence[str], config_dir: str | Path | None) -> Experiment:
     """The experiment of a config."""
+    from hetsim.config.build import build_without_backend  # with Hydra, which a script's import need not load
+    from hetsim.config.compose import composed
+
     return build_without_backend(composed(words, config_dir=config_dir, folder=".").entries)
 
 
