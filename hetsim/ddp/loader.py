@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import copy
 from collections import deque
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
-import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from hetsim.ddp.schedule import Schedule, Step
 from hetsim.ddp.used import TWO_ITERATORS
-from hetsim.workloads.device import keep_kernels
+from hetsim.workloads.device import keep_kernels, moved
 
 OWN = ("batch_size", "batch_sampler", "sampler")
 OTHER = ("batch_size", "drop_last")
@@ -139,23 +137,3 @@ class _Batches:
 
     def __len__(self) -> int:
         return self._loader.schedule.num_steps()
-
-
-def moved(batch: Any, device: Any) -> Any:
-    """The batch with all movable parts on the device, in containers of the same types."""
-    if isinstance(batch, torch.Tensor):
-        return batch.to(device, non_blocking=True)
-    if hasattr(batch, "to"):
-        return batch.to(device)
-    if isinstance(batch, Mapping):
-        parts = {name: moved(part, device) for name, part in batch.items()}
-        if not isinstance(batch, MutableMapping):
-            return type(batch)(parts)  # type: ignore[call-arg]
-        other = copy.copy(batch)  # a defaultdict takes other arguments than its parts
-        other.update(parts)
-        return other
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(moved(part, device) for part in batch))
-    if isinstance(batch, list | tuple):
-        return type(batch)(moved(part, device) for part in batch)
-    return batch

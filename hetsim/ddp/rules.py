@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from hetsim import checks
 from hetsim.ddp.exchange import Control
@@ -50,13 +49,3 @@ def bounds_of(max_samples: int | Sequence[int] | None, control: Control, batch_s
     own = 0 if max_samples is None else checks.whole("max_samples", max_samples)
     bounds = [bound for (bound,) in control.gather([own])]
     return tuple(bound or batch_size for bound in bounds) if any(bounds) else None
-
-
-def signature(value: Any) -> str:
-    """An allocation's class and public values, such as Fixed(parts=[1, 2]): the same text in every process, even for a user's class."""
-    if value is None or isinstance(value, bool | int | float | str):
-        return repr(value)
-    if isinstance(value, tuple | list):
-        return f"[{', '.join(map(signature, value))}]"
-    public = {name: part for name, part in getattr(value, "__dict__", {}).items() if not name.startswith("_")}
-    return f"{type(value).__qualname__}({', '.join(f'{name}={signature(part)}' for name, part in public.items())})"

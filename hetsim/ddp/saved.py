@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hetsim.ddp.exchange import Balance
-from hetsim.ddp.rules import signature
 from hetsim.ddp.schedule import Schedule
 from hetsim.plain import Unreadable, from_plain, to_plain
+from hetsim.policies.allocation.base import signature
 
 ORDER = ("num_samples", "seed", "shuffle")
 """The values that determine the order of the samples."""

@@ -22,7 +22,7 @@ from hetsim.ddp.grain import Grain
 from hetsim.ddp.hook import LOSSES, MEAN, Hook, Weighted, distributed, receives_buffers, register
 from hetsim.ddp.loader import TeamLoader, check_options, look_ahead
 from hetsim.ddp.passes import Passes
-from hetsim.ddp.rules import allocation_of, bounds_of, signature
+from hetsim.ddp.rules import allocation_of, bounds_of
 from hetsim.ddp.saved import check_saved, digest, resume, save
 from hetsim.ddp.scaled import averaged, check_scaled, scaled
 from hetsim.ddp.schedule import Data, Schedule, Step
@@ -31,6 +31,7 @@ from hetsim.ddp.used import ASKED_AHEAD, Given, Used
 from hetsim.ddp.waits import unwatch, watch
 from hetsim.ddp.windows import Windows
 from hetsim.policies.allocation import Allocation
+from hetsim.policies.allocation.base import signature
 
 M = TypeVar("M", bound=torch.nn.Module)
 T = TypeVar("T", float, torch.Tensor)

@@ -18,9 +18,6 @@ class Gate(Allocation):
         self.is_open = True
         self._even: tuple[int, ...] = ()
 
-    def __repr__(self) -> str:
-        return f"Gate({self.allocation!r})"
-
     def initial(self, num_workers: int, batch_size: int, max_samples: Sequence[int] | None = None) -> Any:
         """The allocation's.
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from hetsim.effects import Batch
@@ -73,23 +71,3 @@ class _Ranges:
 
     def __iter__(self) -> Iterator[list[int]]:
         return self._draw()
-
-
-def moved(batch: Any, device: Any) -> Any:
-    """The batch with all movable parts on the device, in containers of the same types."""
-    if isinstance(batch, torch.Tensor):
-        return batch.to(device, non_blocking=True)
-    if hasattr(batch, "to"):
-        return batch.to(device)
-    if isinstance(batch, Mapping):
-        parts = {name: moved(part, device) for name, part in batch.items()}
-        if not isinstance(batch, MutableMapping):
-            return type(batch)(parts)  # type: ignore[call-arg]
-        other = copy.copy(batch)  # a defaultdict takes other arguments than its parts
-        other.update(parts)
-        return other
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(moved(part, device) for part in batch))
-    if isinstance(batch, list | tuple):
-        return type(batch)(moved(part, device) for part in batch)
-    return batch

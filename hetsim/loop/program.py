@@ -21,6 +21,7 @@ from hetsim.loop.lanes import Lanes
 from hetsim.loop.model import ModelTask, UsersOptimizer
 from hetsim.loop.plan import EpochPlan, foreseen
 from hetsim.loop.world import Asked, LoopWorld
+from hetsim.policies.allocation.base import signature
 from hetsim.runtime.experiment import Experiment, Optimizers
 from hetsim.runtime.preparation import prepare
 from hetsim.runtime.profiling import Profile
@@ -73,7 +74,7 @@ class EpochPrograms:
             parts, transport=lanes.everyone, mailbox=cast(Any, None), began=self._began,
             reduction=Reduction.by_gloo(lanes.everyone, task.device, "native"),
         )  # fmt: skip
-        described = repr((experiment.coordination, experiment.batch_size, experiment.seed, task.num_parameters))
+        described = signature((experiment.coordination, experiment.batch_size, experiment.seed, task.num_parameters))
         lanes.check_agreed("the model, the method, batch_size and seed", zlib.crc32(described.encode()))
 
     def begin_epoch(self) -> None:

@@ -20,7 +20,7 @@ from hetsim.distributed.pacing.padding import Pace
 from hetsim.effects import Batch
 from hetsim.loop.gate import Gate
 from hetsim.loop.lanes import Lanes
-from hetsim.loop.loader import DrawnBatches, check_options, moved
+from hetsim.loop.loader import DrawnBatches, check_options
 from hetsim.loop.method import check_allocation, check_num_ranks, experiment_of, experiment_of_words, with_whole_batches
 from hetsim.loop.model import ModelTask, UsersOptimizer
 from hetsim.loop.plan import EpochOrder
@@ -30,6 +30,7 @@ from hetsim.loop.world import Asked
 from hetsim.loop.wrapped import Wrapped
 from hetsim.policies.allocation.base import Allocation, Even
 from hetsim.runtime.experiment import Experiment
+from hetsim.workloads.device import moved
 
 T = TypeVar("T", float, torch.Tensor)
 NOT_STEPPED = "the loop asks for the next batch, and there was no team.step() after the last one: call it once for each"

@@ -7,13 +7,14 @@ use the CPU's memory: `begin_fetch` before sending, `place` after receiving.
 from __future__ import annotations
 
 import contextlib
+import copy
 import ctypes
 import hashlib
 import os
 import random
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from functools import cache
 from typing import Any, ClassVar, TypeVar
 
@@ -296,6 +297,28 @@ class CUDA(Device):
     def seed(self, number: int) -> None:
         with self._torch.cuda.device(self._device):
             self._torch.cuda.manual_seed(number)
+
+
+def moved(batch: Any, device: Any) -> Any:
+    """The batch with all movable parts on the device, in containers of the same types."""
+    import torch
+
+    if isinstance(batch, torch.Tensor):
+        return batch.to(device, non_blocking=True)
+    if hasattr(batch, "to"):
+        return batch.to(device)
+    if isinstance(batch, Mapping):
+        parts = {name: moved(part, device) for name, part in batch.items()}
+        if not isinstance(batch, MutableMapping):
+            return type(batch)(parts)  # type: ignore[call-arg]
+        other = copy.copy(batch)  # a defaultdict takes other arguments than its parts
+        other.update(parts)
+        return other
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(moved(part, device) for part in batch))
+    if isinstance(batch, list | tuple):
+        return type(batch)(moved(part, device) for part in batch)
+    return batch
 
 
 def device(name: str, autocast: str | None = None, *, num_sharing: int = 1) -> Device:

@@ -15,10 +15,11 @@ from setting_laws import CALLS, all_settings
 
 from hetsim.ddp.clock import HostClock
 from hetsim.ddp.grain import Grain
-from hetsim.ddp.loader import Reshuffled, moved
+from hetsim.ddp.loader import Reshuffled
 from hetsim.ddp.passes import backward_pass
 from hetsim.ddp.schedule import Step
 from hetsim.ddp.windows import Window
+from hetsim.workloads.device import moved
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from torch.utils.data import TensorDataset
 
 from hetsim.loop import Team, team
 from hetsim.loop.method import experiment_of_words
-from hetsim.policies.allocation import Fixed
+from hetsim.policies.allocation import Allocation, Fixed
 
 UNEVEN = Fixed(parts=[2, 1])
 EXACT = 1e-12
@@ -143,6 +143,20 @@ def law_of_short_batches() -> dict[str, float]:
         for size in sizes
         for wrap in (DistributedDataParallel, itself)
     }
+
+
+class TwoToOne(Allocation):
+    """An allocation of the user's own, which Python shows with its address."""
+
+    def initial(self, num_workers: int, batch_size: int, max_samples: Any = None) -> tuple[int, ...]:
+        return batch_size * 2 // 3, batch_size // 3
+
+    def shares(self, state: tuple[int, ...]) -> tuple[int, ...]:
+        return state
+
+
+def law_of_an_own_allocation() -> float:
+    return distance(mean_loss, serial_mean, allocation=TwoToOne())
 
 
 def law_of_workers() -> float:
@@ -423,7 +437,7 @@ def test_a_stated_mean_trains_with_even_shares_and_a_remark(found: list[dict[str
     assert float(said["remarked"].split()[-1]) < EXACT
 
 
-@pytest.mark.parametrize("law", ["short_batches", "workers"])
+@pytest.mark.parametrize("law", ["short_batches", "workers", "an_own_allocation"])
 def test_no_sample_is_lost_and_each_gradient_is_that_of_one_process(found: list[dict[str, Any]], law: str):
     distances = result(found, law)
     assert max(distances.values() if isinstance(distances, dict) else [distances]) < EXACT

@@ -74,6 +74,16 @@ def check_repetitions(repetitions: int, *, least: int = 0) -> None:
     checks.whole("allocation.repetitions", repetitions, least=least, most=1000)
 
 
+def signature(value: Any) -> str:
+    """A policy's class and public values, such as Fixed(parts=[1, 2]): the same text in every process, even for a user's class."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return repr(value)
+    if isinstance(value, tuple | list):
+        return f"[{', '.join(map(signature, value))}]"
+    public = {name: part for name, part in getattr(value, "__dict__", {}).items() if not name.startswith("_")}
+    return f"{type(value).__qualname__}({', '.join(f'{name}={signature(part)}' for name, part in public.items())})"
+
+
 class Allocation(ABC):
     """Decides (b_1 … b_N) with Σ b_i = B and b_i ≥ 1, from what it has observed.
 
