@@ -131,8 +131,9 @@ class ModelTask(Task):
 class UsersOptimizer(Optimizer):
     """A step of the user's optimizer on the model's own parameters. Its memory stays in the optimizer."""
 
-    def __init__(self, optimizer: torch.optim.Optimizer, task: ModelTask) -> None:
+    def __init__(self, optimizer: torch.optim.Optimizer | None, task: ModelTask) -> None:
         self.optimizer = optimizer
+        """None if the loop steps itself, along gradients that are reduced already."""
         self.task = task
         self.max_norm: float | None = None
         """The norm to which gradients are clipped."""
@@ -146,6 +147,8 @@ class UsersOptimizer(Optimizer):
     def step(self, memory: Any, weights: Any, gradient: Any, epoch: int, fragment: Fragment | None = None) -> tuple[Any, Any]:
         """Step from these weights along this gradient. The new weights are in the model, too."""
         task = self.task
+        if self.optimizer is None:
+            return memory, weights
         if fragment is not None:
             raise ValueError("this method steps a part of the weights at a time, which your optimizer cannot: take another method")
         task.place(weights)
@@ -164,6 +167,7 @@ class UsersOptimizer(Optimizer):
     @contextmanager
     def tentatively(self) -> Iterator[None]:
         """Within this context, a step does not change the optimizer's memory."""
+        assert self.optimizer is not None, "no tentative steps are along gradients that are reduced already"
         saved = deepcopy(self.optimizer.state_dict())
         yield
         self.optimizer.load_state_dict(saved)

@@ -65,6 +65,16 @@ class Terms:
         total = losses.reshape(()) * terms if is_mean else losses.sum()
         return total * (self._weight / (self.samples * self.per_sample))
 
+    def divided(self, loss: torch.Tensor) -> torch.Tensor:
+        """The loss for `backward`, whose mean over ranks is that of the whole batch."""
+        if loss.numel() != 1:
+            raise ValueError(f"a loss that is already divided is one number, and this one has {loss.numel()}: leave divided=True out")
+        self.stated = True
+        self._check_kind(BY_SAMPLES, loss, 1)
+        if not self.samples:
+            return torch.nan_to_num(loss, 0.0, 0.0, 0.0).sum() * 0.0
+        return loss.reshape(()) if self.averaged else loss.reshape(()) * (self.batch_size / (self.num_workers * self.samples))
+
     def _count(self, terms: float) -> None:
         """Count the terms of a pass once, however many losses it has."""
         if self.in_pass is None:

@@ -37,6 +37,10 @@ NOT_STEPPED = "the loop asks for the next batch, and there was no team.step() af
 NO_BATCH = (
     "there is no batch to compute: take one share and one step for each batch of team.loader(…), and a smaller batch_size for smaller steps"
 )
+NO_OPTIMIZER = (
+    "a step without an optimizer needs gradients that are reduced already: pass the optimizer, or take method=ddp and a model under "
+    "DistributedDataParallel or fully_shard"
+)
 NO_LOADER = "the Team has no training set yet: call team.loader(…) first"
 ONE_LOADER = "a Team divides one training set, and has it: make another Team for another one"
 STATED = (
@@ -63,16 +67,18 @@ class Team:
     """
 
     def __init__(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer, *, batch_size: int, method: str = "ddp",
+        self, model: nn.Module | Sequence[nn.Module], optimizer: torch.optim.Optimizer | None, *, batch_size: int, method: str = "ddp",
         allocation: str | Allocation | None = None, seed: int = 0, accumulate: int = 1, max_samples: int | None = None,
         verified: bool = False, group: Any = None, **keys: Any,
     ) -> None:  # fmt: skip
         """Create the Team on all ranks, after `init_process_group`. Raises ValueError if arguments are invalid or differ between ranks.
 
         Args:
-            model: the model. Under DistributedDataParallel, method="ddp" reduces gradients during the backward pass.
+            model: the model, or a list of all models that are trained on the loader's batches. Under DistributedDataParallel,
+                method="ddp" reduces gradients during the backward pass.
             optimizer: the optimizer of the model's parameters. In methods whose workers train alone between two exchanges, it takes the
-                local steps.
+                local steps. None if the script steps itself after each `team.step()`, along the gradients that a model under
+                DistributedDataParallel or FSDP2 has reduced: a trainer, or several optimizers.
             batch_size: the samples of one step of all ranks together.
             method: a name of `hetsim-methods`.
             allocation: a choice of the config group `allocation`, such as "dbs", or an object. By default, it is the method's.
@@ -99,8 +105,8 @@ class Team:
 
     @classmethod
     def from_config(
-        cls, model: nn.Module, optimizer: torch.optim.Optimizer, *words: str, config_dir: str | Path | None = None, accumulate: int = 1,
-        verified: bool = False, group: Any = None, **keys: Any,
+        cls, model: nn.Module | Sequence[nn.Module], optimizer: torch.optim.Optimizer | None, *words: str,
+        config_dir: str | Path | None = None, accumulate: int = 1, verified: bool = False, group: Any = None, **keys: Any,
     ) -> Team:  # fmt: skip
         """The Team of a config that was simulated. Its cluster has one node for each worker.
 
@@ -120,8 +126,8 @@ class Team:
 
     @classmethod
     def _of(
-        cls, model: nn.Module, optimizer: torch.optim.Optimizer, experiment: Experiment, accumulate: int = 1, verified: bool = False,
-        group: Any = None,
+        cls, model: nn.Module | Sequence[nn.Module], optimizer: torch.optim.Optimizer | None, experiment: Experiment,
+        accumulate: int = 1, verified: bool = False, group: Any = None,
     ) -> Team:  # fmt: skip
         team = cls.__new__(cls)
         lanes = Lanes(group)
@@ -130,7 +136,13 @@ class Team:
         return team
 
     def _set_up(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer, experiment: Experiment, lanes: Lanes, accumulate: int, verified: bool
+        self,
+        model: nn.Module | Sequence[nn.Module],
+        optimizer: torch.optim.Optimizer | None,
+        experiment: Experiment,
+        lanes: Lanes,
+        accumulate: int,
+        verified: bool,
     ) -> None:
         experiment = with_whole_batches(experiment)
         check_allocation(experiment)
@@ -148,7 +160,10 @@ class Team:
         self.size: int = lanes.everyone.size
         self._pace = Pace("none")
         self._clock = self._pace.clock
-        self._model = Wrapped(model, experiment, self._clock)
+        models = [model] if isinstance(model, nn.Module) else list(model)
+        self._model = Wrapped(models, experiment, self._clock)
+        if optimizer is None and not self._model.reduces:
+            raise ValueError(NO_OPTIMIZER)
         self._optimizer = optimizer
         self._averages = not (experiment.coordination.needs_server or experiment.coordination.trains_locally)
         """Whether each step is along the mean over a batch of all workers."""
@@ -199,7 +214,7 @@ class Team:
             self._programs.resume(self._saved["content"])
         return TeamLoader(self, self._programs, dataset, order, device, options)
 
-    def share(self, losses: torch.Tensor, number: Any = None, *, mask: torch.Tensor | None = None) -> torch.Tensor:
+    def share(self, losses: torch.Tensor, number: Any = None, *, mask: torch.Tensor | None = None, divided: bool = False) -> torch.Tensor:
         """This rank's share of the loss, for `backward`: the sum of its terms divided by the number of terms of all ranks.
 
         Args:
@@ -207,10 +222,13 @@ class Team:
                 unless the Team is `verified`, the shares of all ranks then stay even.
             number: the number of terms of which a single number is the mean, if these are not the samples.
             mask: the weight of each of the losses, such as 1 for a token that counts and 0 for one that does not.
+            divided: whether the loss is one number that is already divided by the mean number of terms of a rank, as in DETR or in
+                transformers' Trainer, so that the mean of all ranks' losses is the loss of the whole batch.
         """
         _, terms = self._present()
         was_stated = terms.stated
-        share = terms.share(losses, number, mask, self._samples_of_part(self._num_parts - 1))
+        samples = self._samples_of_part(self._num_parts - 1)
+        share = terms.divided(losses) if divided else terms.share(losses, number, mask, samples)
         if terms.stated and not was_stated:
             self._check_stated()
         return share
@@ -223,6 +241,10 @@ class Team:
             scaler: the GradScaler of the loss, instead of its `step` and `update`.
         """
         now = self._clock()
+        if self._optimizer is None and (scaler is not None or max_norm is not None):
+            raise ValueError(
+                "max_norm and scaler are of the Team's own step, and this Team has no optimizer: clip and unscale after team.step()"
+            )
         if scaler is not None and self._experiment.coordination.needs_server:
             raise ValueError(
                 f"method={self._experiment.method} sends gradients to a server, which does not know this rank's scale: train in bfloat16, "

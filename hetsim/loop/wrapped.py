@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -17,54 +17,58 @@ BYPASSED = "the batch did not go through the DistributedDataParallel, so its gra
 
 
 class Wrapped:
-    """The user's model for a method. `module` is the model whose parameters are trained.
+    """The user's models for a method. `module` has the parameters that are trained.
 
-    If the method overlaps its reduction with the backward pass, a model under DDP or FSDP2 `reduces`. Otherwise, DDP reduces nothing until
+    If the method overlaps its reduction with the backward pass, models under DDP or FSDP2 `reduces`. Otherwise, DDP reduces nothing until
     `close`.
     """
 
-    def __init__(self, model: nn.Module, experiment: Experiment, clock: Callable[[], float]) -> None:
-        inner: Any = getattr(model, "_orig_mod", model)  # of a compiled one
+    def __init__(self, models: Sequence[nn.Module], experiment: Experiment, clock: Callable[[], float]) -> None:
+        inner: list[Any] = [getattr(model, "_orig_mod", model) for model in models]  # of a compiled one
         overlaps = experiment.coordination.overlapped_bytes is not None
-        self._ddp = inner if isinstance(inner, DistributedDataParallel) else None
-        self._fsdp = inner if isinstance(inner, FSDPModule) else None
+        self._ddps = [model for model in inner if isinstance(model, DistributedDataParallel)]
+        self._sharded = [model for model in inner if isinstance(model, FSDPModule)]
+        if max(len(self._ddps), len(self._sharded)) not in (0, len(inner)):
+            raise ValueError("some of the models are under DistributedDataParallel or fully_shard, and others are not: treat all alike")
         self._clock = clock
         self._exits = contextlib.ExitStack()
-        self.module: nn.Module = model if self._ddp is None else self._ddp.module
-        self.reduces = overlaps and (self._ddp is not None or self._fsdp is not None)
+        modules = [model.module for model in self._ddps] or list(models)
+        self.module: nn.Module = modules[0] if len(modules) == 1 else nn.ModuleList(modules)
+        self.reduces = overlaps and bool(self._ddps or self._sharded)
         self.waited = 0.0
-        """The seconds of this pass in which DDP waited for the buffers of rank 0."""
+        """The seconds of this pass in which DDP waited for other ranks: for the buffers of rank 0, or after an earlier backward pass."""
         self._called, self._ready = 0.0, 0.0
-        """When the DDP was last called in this pass, and when its last gradient was complete; 0 before."""
-        if self._fsdp is not None:
+        """When a DDP was last called in this pass, and when its last gradient was complete; 0 before."""
+        if self._sharded:
             check_sharded(experiment, overlaps=overlaps)
-        elif self._ddp is not None and not overlaps:
-            self._exits.enter_context(self._ddp.no_sync())
-        elif self._ddp is not None:
-            self._watch(self._ddp)
+        for ddp in self._ddps:
+            if overlaps:
+                self._watch(ddp)
+            else:
+                self._exits.enter_context(ddp.no_sync())
 
     def begin_pass(self, *, reduces: bool) -> None:
         """The next forward and backward pass begins. `reduces`: it is the last one before a step."""
         self._called, self._ready, self.waited = 0.0, 0.0, 0.0
         if not self.reduces:
             return
-        if self._fsdp is not None:
-            self._fsdp.set_requires_gradient_sync(reduces)
-        elif self._ddp is not None:
-            self._ddp.require_backward_grad_sync = reduces  # as `no_sync` does
+        for model in self._sharded:
+            model.set_requires_gradient_sync(reduces)
+        for ddp in self._ddps:
+            ddp.require_backward_grad_sync = reduces  # as `no_sync` does
 
     def end_of_pass(self, now: float) -> float:
         """When the last gradient of the pass was complete, before DDP waited for other ranks."""
-        if self._ddp is None or not self.reduces:
+        if not self._ddps or not self.reduces:
             return now
         if not (self._called and self._ready):
             raise ValueError(BYPASSED)
         return self._ready
 
     def close(self) -> None:
-        """Leave the model as it was."""
-        if self._ddp is not None:
-            self._ddp.require_backward_grad_sync = True
+        """Leave the models as they were."""
+        for ddp in self._ddps:
+            ddp.require_backward_grad_sync = True
         self._exits.close()
 
     def _watch(self, ddp: DistributedDataParallel) -> None:
@@ -73,6 +77,9 @@ class Wrapped:
 
         def call(*_: Any) -> None:
             self._called = self._clock()
+            if self._ready:
+                self.waited += self._called - self._ready
+                self._ready = 0.0
 
         def call_module(*_: Any) -> None:
             self.waited += self._clock() - self._called

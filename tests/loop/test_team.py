@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,8 @@ def dataset(size: int = SAMPLES) -> TensorDataset:
 
 def team_of(net: nn.Module, **options: Any) -> Team:
     """A Team that takes steps of SGD with rate 1, so that a step shows its gradient."""
-    return Team(net, torch.optim.SGD(net.parameters(), lr=1.0), **{"batch_size": BATCH, "allocation": UNEVEN, **options})
+    options = {"optimizer": torch.optim.SGD(net.parameters(), lr=1.0), "batch_size": BATCH, "allocation": UNEVEN, **options}
+    return Team(net, **options)
 
 
 def distance(
@@ -103,7 +104,19 @@ SHARES: dict[str, tuple[Any, Any]] = {
         lambda team, output, number: team.share(errors(output, number).mean()),
         lambda output, number: errors(output, number).mean(),
     ),
+    "already divided by a number of all ranks": (
+        lambda team, output, number: team.share(divided(team, (errors(output, number) * MASK[number]).sum(), MASK[number]), divided=True),
+        lambda output, number: (errors(output, number) * MASK[number]).sum() / MASK[number].sum(),
+    ),
 }
+
+
+def divided(team: Team, total: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """As in DETR: a sum, divided by the mean number of a rank's terms."""
+    number = mask.sum() * min(team.samples, 1)
+    with team.waiting():
+        dist.all_reduce(number)
+    return total / (number / dist.get_world_size())
 
 
 def law_of_shares() -> dict[str, float]:
@@ -264,6 +277,42 @@ def law_of_sharded() -> float:
     return worst
 
 
+def law_of_own_steps() -> float:
+    """Two models and two optimizers, one of which steps in the middle; the difference from one process after an epoch."""
+    x = data()[0]
+
+    def judge(critic: nn.Module, made: torch.Tensor, number: torch.Tensor) -> torch.Tensor:
+        return (critic(made) - critic(x[number])).square().mean(1)
+
+    def networks() -> tuple[nn.Module, nn.Module]:
+        torch.manual_seed(7)
+        return nn.Linear(6, 6).double(), nn.Linear(6, 2).double()
+
+    def train(steps: Iterable[Any], called: Sequence[nn.Module], nets: Sequence[nn.Module], made: Team | None) -> torch.Tensor:
+        first, second = (torch.optim.SGD(net.parameters(), lr=0.01) for net in nets)
+        share = torch.mean if made is None else made.share
+        for (number,) in steps:
+            first.zero_grad()
+            (-share(judge(called[1], called[0](x[number]).detach(), number))).backward()
+            first.step()
+            second.zero_grad()
+            share(judge(called[1], called[0](x[number]), number)).backward()
+            if made is not None:
+                samples.append((from_all(number.tolist() if made.samples else []),))
+                made.step()
+            second.step()
+        return torch.cat([flat(net) for net in nets])
+
+    samples: list[tuple[torch.Tensor]] = []
+    maker, critic = networks()
+    called = [DistributedDataParallel(maker), DistributedDataParallel(critic)]
+    made = Team(called, None, batch_size=BATCH, allocation=UNEVEN)
+    weights = train(made.loader(dataset(SAMPLES - 21)), called, (critic, maker), made)
+    made.close()
+    maker, critic = networks()
+    return float((train(samples, (maker, critic), (critic, maker), None) - weights).abs().max())
+
+
 def law_of_clipping() -> dict[str, float]:
     """The norm of the step, of a gradient with a norm above 1e-3."""
     found = {}
@@ -376,6 +425,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "local servers": ({"method": "halos", "allocation": None}, "start 3 processes"),
     "a batch that is none": ({"batch_size": "many"}, "batch_size"),
     "accumulate": ({"accumulate": 0}, "accumulate"),
+    "no optimizer": ({"optimizer": None}, "a step without an optimizer needs gradients that are reduced already"),
 }
 
 
@@ -465,6 +515,10 @@ def test_the_lines_of_the_readme_are_five_and_train(found: list[dict[str, Any]])
     assert FIVE is not None
     assert len(FIVE[1].splitlines()) == 5
     assert result(found, "the_five_lines") < 1.1
+
+
+def test_a_script_that_steps_itself_has_the_steps_of_one_process(found: list[dict[str, Any]]) -> None:
+    assert result(found, "own_steps") < EXACT
 
 
 def test_the_reduced_gradient_is_clipped(found: list[dict[str, Any]]):
