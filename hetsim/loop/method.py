@@ -12,6 +12,12 @@ from hetsim.runtime.experiment import Experiment
 COMMON = ("workload=phantom", "budget.epochs=1000000", "trace=none", "pictures=false")
 """What a Team does not use of a config."""
 
+STEADY = {
+    "dbs": ("allocation.reallocate_every=5", "allocation.smoothing=0.5", "allocation.dead_band=0.05"),
+    "omnilearn": ("allocation.reallocate_every=5",),
+}
+"""The options of allocations that a Team knows by name, whose own are their papers': real steps differ by chance."""
+
 
 def experiment_of_words(words: Sequence[str], num_ranks: int, *, max_samples: Sequence[int] | None = None) -> Experiment:
     """The method that these words describe, on as many equal nodes as there are ranks besides the method's servers."""

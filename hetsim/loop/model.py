@@ -38,7 +38,7 @@ class ModelTask(Task):
         self._names = [name for name, _ in trained]
         self._statistics = [] if reduces else running_statistics(model)
         self.num_parameters = sum(parameter.numel() for parameter in self.trained)
-        self.device = device(str(self.trained[0].device))
+        self.device = device("cpu" if reduces else str(self.trained[0].device))  # a program that gets Phantoms waits for no GPU
         self._places: list[torch.Tensor] = [parameter.data for parameter in self.trained] if not reduces else []
         self._places += self._statistics
         self._sizes = [place.numel() for place in self._places]

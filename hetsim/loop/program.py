@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -20,11 +21,13 @@ from hetsim.effects import Batch, Node
 from hetsim.loop.lanes import Lanes
 from hetsim.loop.model import ModelTask, UsersOptimizer
 from hetsim.loop.plan import EpochPlan, foreseen
+from hetsim.loop.trace import TeamTrace
 from hetsim.loop.world import Asked, LoopWorld
 from hetsim.policies.allocation.base import signature
 from hetsim.runtime.experiment import Experiment, Optimizers
-from hetsim.runtime.preparation import prepare
+from hetsim.runtime.preparation import change_num_workers, prepare
 from hetsim.runtime.profiling import Profile
+from hetsim.runtime.rank import Checkpoint
 from hetsim.vector import nbytes
 
 MAX_FORESEEN = 100_000
@@ -38,7 +41,8 @@ class EpochPrograms:
     """
 
     def __init__(
-        self, experiment: Experiment, lanes: Lanes, task: ModelTask, optimizer: UsersOptimizer, pace: Pace, *, classes: Mapping[str, type]
+        self, experiment: Experiment, lanes: Lanes, task: ModelTask, optimizer: UsersOptimizer, pace: Pace, *, classes: Mapping[str, type],
+        trace: Path | None = None,
     ) -> None:  # fmt: skip
         self.experiment = experiment
         self.epoch = 0
@@ -65,17 +69,18 @@ class EpochPrograms:
             regions=plan.regions, least_share=plan.least_share,
         )  # fmt: skip
         self._steps: Generator[Request, None, Any] | None = None
+        described = signature((experiment.coordination, experiment.batch_size, experiment.seed, task.num_parameters, trace is None))
+        lanes.check_agreed("the model, the method, batch_size, seed and trace", zlib.crc32(described.encode()))
+        self.trace = None if trace is None else TeamTrace(trace, lanes, prepared, pace, device=task.trained[0].device.type)
         parts = RankParts(
             prepared=prepared, state=prepared.rank_state(self._rank), leader=experiment.leader, pace=pace, record=cast(Any, None),
-            recorders=[], saving=cast(Any, None), nonfinite=cast(Any, None),
+            recorders=[] if self.trace is None else self.trace.recorders, saving=cast(Any, None), nonfinite=cast(Any, None),
         )  # fmt: skip
-        self._began = pace.clock()
+        self._began = pace.clock() if self.trace is None else self.trace.began
         self._world = LoopWorld(
             parts, transport=lanes.everyone, mailbox=cast(Any, None), began=self._began,
-            reduction=Reduction.by_gloo(lanes.everyone, task.device, "native"),
+            committed=None if self.trace is None else self.trace.commit, reduction=Reduction.by_gloo(lanes.everyone, task.device, "native"),
         )  # fmt: skip
-        described = signature((experiment.coordination, experiment.batch_size, experiment.seed, task.num_parameters))
-        lanes.check_agreed("the model, the method, batch_size and seed", zlib.crc32(described.encode()))
 
     def begin_epoch(self) -> None:
         """Begin the program of this epoch, unless it has begun. A server's whole epoch passes."""
@@ -109,6 +114,8 @@ class EpochPrograms:
         world = self._world
         world.mailbox.close()
         self._lanes.everyone.control.barrier()
+        if self.trace is not None:
+            self.trace.collect()
         self.epoch += 1
         if self.experiment.coordination.needs_server:
             state = self._from_leader(replace(state, outstanding=()))
@@ -157,18 +164,37 @@ class EpochPrograms:
     def saved(self) -> torch.Tensor:
         """The state of the last commit and of this rank, as bytes."""
         rank = self._world.state.snapshot()
-        content = pack_state({"epoch": self.epoch, "state": replace(self.state, outstanding=()), "rank": rank})
-        return torch.frombuffer(bytearray(content), dtype=torch.uint8)
+        content = {"size": self.experiment.num_ranks, "epoch": self.epoch, "state": replace(self.state, outstanding=()), "rank": rank}
+        return torch.frombuffer(bytearray(pack_state(content)), dtype=torch.uint8)
 
     def resume(self, saved: torch.Tensor) -> None:
-        """Continue from what `saved` returned, before the first epoch begins."""
+        """Continue from what `saved` returned, before the first epoch begins.
+
+        On another rank, or with another number of ranks, what belongs to one rank begins anew, as after a rank's restart.
+        """
+        experiment, world = self.experiment, self._world
         content = unpack_state(saved.cpu().numpy().tobytes(), self._classes)
-        self.epoch, self.state = content["epoch"], content["state"]
-        self._world.state = self._world.parts.state = content["rank"]
-        self._world.task.place(self.state.weights)
+        self.epoch, self.state, size = content["epoch"], content["state"], content["size"]
+        if content["rank"].rank == self._rank and size == experiment.num_ranks:
+            world.state = world.parts.state = content["rank"]
+        elif experiment.coordination.needs_server or experiment.regions is not None:
+            raise ValueError(
+                f"this state is of rank {content['rank'].rank} of {size}, and method={experiment.method} resumes each rank from its own, "
+                "with as many ranks: load the state that this rank saved"
+            )
+        else:
+            before = Checkpoint(state=self.state, ranks=(content["rank"],) * size)
+            after = before if size == experiment.num_ranks else change_num_workers(before, experiment, self._plan, world.optimizers, size)
+            self.state = after.state
+            world.prepared.restart(world.state, self.state, optimizer=content["rank"].optimizer)
+        world.task.place(self.state.weights)
 
     def close(self) -> None:
-        """End the program, wherever it is."""
+        """End the program, wherever it is. With a trace, all ranks call this method."""
         if self._steps is not None:
             self._steps.close()
             self._steps = None
+            if self.trace is not None:
+                self.trace.collect()
+        if self.trace is not None:
+            self.trace.close()

@@ -18,10 +18,11 @@ from hetsim import checks
 from hetsim.checkpoints.file import classes_of
 from hetsim.distributed.pacing.padding import Pace
 from hetsim.effects import Batch
+from hetsim.loop.clock import clock_of
 from hetsim.loop.gate import Gate
 from hetsim.loop.lanes import Lanes
 from hetsim.loop.loader import DrawnBatches, check_options
-from hetsim.loop.method import check_allocation, check_num_ranks, experiment_of, experiment_of_words, with_whole_batches
+from hetsim.loop.method import STEADY, check_allocation, check_num_ranks, experiment_of, experiment_of_words, with_whole_batches
 from hetsim.loop.model import ModelTask, UsersOptimizer
 from hetsim.loop.plan import EpochOrder
 from hetsim.loop.program import EpochPrograms
@@ -69,7 +70,7 @@ class Team:
     def __init__(
         self, model: nn.Module | Sequence[nn.Module], optimizer: torch.optim.Optimizer | None, *, batch_size: int, method: str = "ddp",
         allocation: str | Allocation | None = None, seed: int = 0, accumulate: int = 1, max_samples: int | None = None,
-        verified: bool = False, group: Any = None, **keys: Any,
+        verified: bool = False, group: Any = None, trace: str | Path | None = None, **keys: Any,
     ) -> None:  # fmt: skip
         """Create the Team on all ranks, after `init_process_group`. Raises ValueError if arguments are invalid or differ between ranks.
 
@@ -81,12 +82,14 @@ class Team:
                 DistributedDataParallel or FSDP2 has reduced: a trainer, or several optimizers.
             batch_size: the samples of one step of all ranks together.
             method: a name of `hetsim-methods`.
-            allocation: a choice of the config group `allocation`, such as "dbs", or an object. By default, it is the method's.
+            allocation: a choice of the config group `allocation`, such as "dbs", or an object. By default, it is the method's. "dbs" and
+                "omnilearn" decide every five steps here, and "dbs" is smoothed (`hetsim.loop.method.STEADY`).
             seed: seeds the shuffling of the samples.
             accumulate: the number of the loader's batches for each step.
             max_samples: the most samples that fit into this rank's memory at a time.
             verified: whether each loss that is one number is the mean over the samples, or over the number that is passed with it.
             group: the process group; by default all ranks.
+            trace: the folder of the files of a run, which rank 0 or the server writes in `close` or at its end, with all whole epochs.
             keys: further keys of the config, as for `hetsim.run`: coordination={"period": 50}.
         """
         from hetsim.config.typed import words_for
@@ -95,18 +98,19 @@ class Team:
         checks.whole("accumulate", accumulate)
         least = 0 if max_samples is None else checks.whole("max_samples", max_samples) * accumulate
         bounds = [int(bound) or batch_size for (bound,) in lanes.everyone.control.gather_numbers(float(least))]
-        named = {"allocation": allocation} if isinstance(allocation, str) else {}
-        words = words_for({"method": method, "batch_size": batch_size, "seed": seed, **named, **keys})
+        named = (f"allocation={allocation}", *STEADY.get(allocation, ())) if isinstance(allocation, str) else ()
+        words = [*words_for({"method": method, "batch_size": batch_size, "seed": seed}), *named, *words_for(keys)]
         limited = bounds if min(bounds) < batch_size else None
         experiment = experiment_of_words(words, lanes.everyone.size, max_samples=limited)
         if isinstance(allocation, Allocation):
             experiment = replace(experiment, coordination=replace(experiment.coordination, allocation=allocation))
-        self._set_up(model, optimizer, experiment, lanes, accumulate, verified)
+        self._set_up(model, optimizer, experiment, lanes, accumulate=accumulate, verified=verified, trace=trace)
 
     @classmethod
     def from_config(
         cls, model: nn.Module | Sequence[nn.Module], optimizer: torch.optim.Optimizer | None, *words: str,
-        config_dir: str | Path | None = None, accumulate: int = 1, verified: bool = False, group: Any = None, **keys: Any,
+        config_dir: str | Path | None = None, accumulate: int = 1, verified: bool = False, trace: str | Path | None = None,
+        group: Any = None, **keys: Any,
     ) -> Team:  # fmt: skip
         """The Team of a config that was simulated. Its cluster has one node for each worker.
 
@@ -117,37 +121,35 @@ class Team:
             config_dir: a folder of further choices, as the command's --config-dir.
             accumulate: as for a Team.
             verified: as for a Team.
+            trace: as for a Team.
             group: as for a Team.
             keys: the same words as keywords.
         """
         from hetsim.config.typed import words_for
 
-        return cls._of(model, optimizer, experiment_of([*words, *words_for(keys)], config_dir), accumulate, verified, group)
+        experiment = experiment_of([*words, *words_for(keys)], config_dir)
+        return cls._of(model, optimizer, experiment, group=group, accumulate=accumulate, verified=verified, trace=trace)
 
     @classmethod
     def _of(
-        cls, model: nn.Module | Sequence[nn.Module], optimizer: torch.optim.Optimizer | None, experiment: Experiment,
-        accumulate: int = 1, verified: bool = False, group: Any = None,
+        cls, model: nn.Module | Sequence[nn.Module], optimizer: torch.optim.Optimizer | None, experiment: Experiment, *,
+        group: Any = None, accumulate: int = 1, verified: bool = False, trace: str | Path | None = None,
     ) -> Team:  # fmt: skip
         team = cls.__new__(cls)
         lanes = Lanes(group)
         check_num_ranks(experiment, lanes.everyone.size)
-        team._set_up(model, optimizer, experiment, lanes, accumulate, verified)
+        team._set_up(model, optimizer, experiment, lanes, accumulate=accumulate, verified=verified, trace=trace)
         return team
 
     def _set_up(
-        self,
-        model: nn.Module | Sequence[nn.Module],
-        optimizer: torch.optim.Optimizer | None,
-        experiment: Experiment,
-        lanes: Lanes,
-        accumulate: int,
-        verified: bool,
-    ) -> None:
+        self, model: nn.Module | Sequence[nn.Module], optimizer: torch.optim.Optimizer | None, experiment: Experiment, lanes: Lanes, *,
+        accumulate: int, verified: bool, trace: str | Path | None,
+    ) -> None:  # fmt: skip
         experiment = with_whole_batches(experiment)
         check_allocation(experiment)
         self._accumulate = checks.whole("accumulate", accumulate)
         self._classes = classes_of(experiment)
+        self._trace = None if trace is None else Path(trace)
         allocation = experiment.coordination.allocation
         self._gate: Gate | None = None
         if not (checks.flag("verified", verified) or isinstance(allocation, Even)):
@@ -159,9 +161,11 @@ class Team:
         self.rank: int = lanes.everyone.rank
         self.size: int = lanes.everyone.size
         self._pace = Pace("none")
-        self._clock = self._pace.clock
         models = [model] if isinstance(model, nn.Module) else list(model)
+        self._clock = clock_of(next(parameter.device for model in models for parameter in model.parameters()))
         self._model = Wrapped(models, experiment, self._clock)
+        self._is_timed = not self._model.reduces or trace is not None or experiment.coordination.allocation.has("observe")
+        """Whether anything depends on the seconds of this rank's gradients. A GPU is not waited for otherwise."""
         if optimizer is None and not self._model.reduces:
             raise ValueError(NO_OPTIMIZER)
         self._optimizer = optimizer
@@ -177,7 +181,8 @@ class Team:
         """The terms of a sample in the last step."""
         self._kind: int | None = None
         """What all ranks' losses have a term for. None before the first step."""
-        self._pass_began = 0.0
+        self._pass_began: Any = None
+        """The mark of the beginning of the pass that is under way."""
         self._waited = 0.0
 
     # What a script calls
@@ -209,7 +214,7 @@ class Team:
         self._lanes.check_agreed("the dataset, shuffle and drop_last", zlib.crc32(described.encode()))
         task = ModelTask(self._model.module, num_samples=per_epoch, reduces=self._model.reduces, counts=self._averages)
         self._users = UsersOptimizer(self._optimizer, task)
-        self._programs = EpochPrograms(experiment, self._lanes, task, self._users, self._pace, classes=self._classes)
+        self._programs = EpochPrograms(experiment, self._lanes, task, self._users, self._pace, classes=self._classes, trace=self._trace)
         if self._saved is not None:
             self._programs.resume(self._saved["content"])
         return TeamLoader(self, self._programs, dataset, order, device, options)
@@ -240,7 +245,7 @@ class Team:
             max_norm: clip the norm of each gradient that your optimizer steps along, instead of `clip_grad_norm_`.
             scaler: the GradScaler of the loss, instead of its `step` and `update`.
         """
-        now = self._clock()
+        now = self._clock.mark()
         if self._optimizer is None and (scaler is not None or max_norm is not None):
             raise ValueError(
                 "max_norm and scaler are of the Team's own step, and this Team has no optimizer: clip and unscale after team.step()"
@@ -257,8 +262,7 @@ class Team:
             )
         if terms.kind is None:
             raise ValueError("team.step() without a share: pass the loss of each batch through team.share(…) before backward()")
-        asked.seconds += self._model.end_of_pass(now) - self._pass_began - self._waited - self._model.waited
-        asked.ended = now
+        self._time_pass(asked, now)
         task = self._users.task
         if task.reduces:
             task.scale_gradients(self._correction(terms))
@@ -291,11 +295,11 @@ class Team:
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
         """Within this context, the loop waits for other ranks: its seconds do not count as this rank's work."""
-        began = self._clock()
+        began = self._pace.clock()
         try:
             yield
         finally:
-            self._waited += self._clock() - began
+            self._waited += self._pace.clock() - began
 
     @property
     def samples(self) -> int:
@@ -322,21 +326,23 @@ class Team:
         return self.rank < self._experiment.num_workers
 
     def state_dict(self) -> dict[str, Any]:
-        """What this rank needs to resume, besides the state of the optimizer. Save it on each rank."""
+        """What this rank needs to resume, besides the states of the model and the optimizer.
+
+        Save it on each rank. Methods without a server may also resume all ranks from the state of one, or any number of ranks, without
+        what belongs to one rank, such as the residual of a compression.
+        """
         if self._programs is None:
             raise ValueError(NO_LOADER)
-        return {"size": self.size, "epoch": self._programs.epoch, "content": self._programs.saved()}
+        return {"epoch": self._programs.epoch, "content": self._programs.saved()}
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
-        """Resume from the last commit before `state_dict` was called. Call it on each rank, with its own state, before `loader`.
+        """Resume from the last commit before `state_dict` was called. Call it on each rank, before `loader`.
 
         Args:
-            saved: the result of `state_dict` on this rank.
+            saved: the result of `state_dict` on this rank, or on another one.
         """
         if self._programs is not None:
             raise ValueError("the loop has begun: call load_state_dict before team.loader(…)")
-        if saved["size"] != self.size:
-            raise ValueError(f"this state is of a Team of {saved['size']} ranks, and this one has {self.size}: start as many processes")
         self._saved = saved
 
     def close(self) -> None:
@@ -374,14 +380,21 @@ class Team:
         self._terms.in_pass = None
         self._model.begin_pass(reduces=self._num_parts == self._accumulate)
         self._waited = 0.0
-        self._pass_began = self._clock()
-        if part == 0:
-            asked.began = self._pass_began
+        self._pass_began = self._clock.mark()
 
     def _end_pass(self, asked: Asked) -> None:
         """The loop asks for what follows a batch."""
         if self._num_parts < self._accumulate:
-            asked.seconds += self._clock() - self._pass_began - self._waited - self._model.waited
+            self._time_pass(asked, self._clock.mark())
+
+    def _time_pass(self, asked: Asked, now: Any) -> None:
+        """Add the seconds of a pass to the gradient's, without those in which it waited."""
+        ended, waited = self._model.end_of_pass(now)
+        if not self._is_timed:
+            asked.ended = asked.reduced = self._pace.clock()
+        else:
+            asked.ended, asked.reduced = self._clock.seconds(ended), self._clock.seconds(now)
+            asked.seconds += asked.ended - self._clock.seconds(self._pass_began) - self._waited - waited()
 
     def _samples_of_part(self, part: int) -> int:
         """The number of samples of this part of the step's batch. A rank without samples has one that does not count."""

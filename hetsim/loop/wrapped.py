@@ -11,6 +11,7 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
+from hetsim.loop.clock import Clock
 from hetsim.runtime.experiment import Experiment
 
 BYPASSED = "the batch did not go through the DistributedDataParallel, so its gradients were not reduced: call it instead of its module"
@@ -23,7 +24,7 @@ class Wrapped:
     `close`.
     """
 
-    def __init__(self, models: Sequence[nn.Module], experiment: Experiment, clock: Callable[[], float]) -> None:
+    def __init__(self, models: Sequence[nn.Module], experiment: Experiment, clock: Clock) -> None:
         inner: list[Any] = [getattr(model, "_orig_mod", model) for model in models]  # of a compiled one
         overlaps = experiment.coordination.overlapped_bytes is not None
         self._ddps = [model for model in inner if isinstance(model, DistributedDataParallel)]
@@ -35,10 +36,12 @@ class Wrapped:
         modules = [model.module for model in self._ddps] or list(models)
         self.module: nn.Module = modules[0] if len(modules) == 1 else nn.ModuleList(modules)
         self.reduces = overlaps and bool(self._ddps or self._sharded)
-        self.waited = 0.0
-        """The seconds of this pass in which DDP waited for other ranks: for the buffers of rank 0, or after an earlier backward pass."""
-        self._called, self._ready = 0.0, 0.0
-        """When a DDP was last called in this pass, and when its last gradient was complete; 0 before."""
+        self._waits: list[tuple[Any, Any]] = []
+        """The beginning and end of each wait of DDP in this pass: for the buffers of rank 0, or after an earlier backward pass."""
+        self._called: Any = None
+        """The mark of the last call of a DDP in this pass. None before."""
+        self._ready: Any = None
+        """The mark of the last gradient since that call."""
         if self._sharded:
             check_sharded(experiment, overlaps=overlaps)
         for ddp in self._ddps:
@@ -49,7 +52,8 @@ class Wrapped:
 
     def begin_pass(self, *, reduces: bool) -> None:
         """The next forward and backward pass begins. `reduces`: it is the last one before a step."""
-        self._called, self._ready, self.waited = 0.0, 0.0, 0.0
+        self._called, self._ready = None, None
+        self._waits.clear()
         if not self.reduces:
             return
         for model in self._sharded:
@@ -57,13 +61,14 @@ class Wrapped:
         for ddp in self._ddps:
             ddp.require_backward_grad_sync = reduces  # as `no_sync` does
 
-    def end_of_pass(self, now: float) -> float:
-        """When the last gradient of the pass was complete, before DDP waited for other ranks."""
+    def end_of_pass(self, now: Any) -> tuple[Any, Callable[[], float]]:
+        """The mark of the last gradient, before DDP waited for other ranks, and a function that returns the seconds of earlier waits."""
         if not self._ddps or not self.reduces:
-            return now
-        if not (self._called and self._ready):
+            return now, float
+        if self._called is None or self._ready is None:
             raise ValueError(BYPASSED)
-        return self._ready
+        waits, seconds = tuple(self._waits), self._clock.seconds
+        return self._ready, lambda: sum(seconds(end) - seconds(begin) for begin, end in waits)
 
     def close(self) -> None:
         """Leave the models as they were."""
@@ -73,16 +78,16 @@ class Wrapped:
 
     def _watch(self, ddp: DistributedDataParallel) -> None:
         def complete(_: torch.Tensor) -> None:
-            self._ready = self._clock()
+            self._ready = self._clock.mark()
 
         def call(*_: Any) -> None:
-            self._called = self._clock()
-            if self._ready:
-                self.waited += self._called - self._ready
-                self._ready = 0.0
+            self._called = self._clock.mark()
+            if self._ready is not None:
+                self._waits.append((self._ready, self._called))
+                self._ready = None
 
         def call_module(*_: Any) -> None:
-            self.waited += self._clock() - self._called
+            self._waits.append((self._called, self._clock.mark()))
 
         hooks = [ddp.register_forward_pre_hook(call)]
         if ddp.broadcast_buffers and any(True for _ in ddp.module.buffers()):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -20,9 +21,11 @@ from torch.nn.functional import cross_entropy, mse_loss
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import TensorDataset
 
+from hetsim.files.summary_and_curve import read_summary
 from hetsim.loop import Team, team
 from hetsim.loop.method import experiment_of_words
 from hetsim.policies.allocation import Allocation, Fixed
+from hetsim.results.reading.intervals import read_trace
 
 UNEVEN = Fixed(parts=[2, 1])
 EXACT = 1e-12
@@ -254,6 +257,78 @@ def law_of_resuming() -> dict[str, bool]:
                 made.close()
             weights.append(flat(net))
         found[method] = torch.equal(*weights)
+    return found
+
+
+def law_of_resuming_elsewhere() -> dict[str, tuple[float, bool]]:
+    """One process continues what two have begun. How far it is from one process, and whether each sample counts."""
+    alone = dist.new_group([0])
+    found = {}
+    for saver in range(2):
+        net = model()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+
+        def step(made: Team, number: torch.Tensor, net: nn.Module = net, optimizer: torch.optim.Optimizer = optimizer) -> None:
+            optimizer.zero_grad()
+            made.share(mse_loss(net(data()[0][number]), data()[1][number], reduction="none")).backward()
+            made.step()
+
+        made = Team(net, optimizer, batch_size=BATCH, allocation=UNEVEN)
+        steps = []
+        for (number,) in made.loader(dataset()):
+            steps.append(from_all(number.tolist()))
+            step(made, number)
+            if len(steps) == 4:
+                break
+        states: list[Any] = [None, None]
+        dist.all_gather_object(states, made.state_dict())
+        made.close()
+        if dist.get_rank() == 0:
+            made = Team(net, optimizer, batch_size=BATCH, group=alone)
+            made.load_state_dict(states[saver])
+            for (number,) in made.loader(dataset()):
+                steps.append(number)
+                step(made, number)
+            whole = model()
+            serial = torch.optim.SGD(whole.parameters(), lr=0.1, momentum=0.9)
+            for samples in steps:
+                serial.zero_grad()
+                mse_loss(whole(data()[0][samples]), data()[1][samples]).backward()
+                serial.step()
+            each_once = torch.cat(steps).sort().values.equal(torch.arange(SAMPLES))
+            found[f"from rank {saver}"] = float((flat(net) - flat(whole)).abs().max()), each_once
+    return found
+
+
+TRACED = ("ddp", "ssgd", "diloco")
+
+
+def law_of_traces() -> dict[str, Any]:
+    """What commands read of a Team's files after two epochs: updates, samples, and the samples of each rank's gradients."""
+    found = {}
+    for method in TRACED:
+        with tempfile.TemporaryDirectory() as folder:
+            net = model()
+            called = DistributedDataParallel(net) if method == "ddp" else net
+            made = team_of(called, method=method, allocation=UNEVEN, trace=folder)
+            loader = made.loader(dataset())
+            for epoch in range(2):
+                for step, (number,) in enumerate(loader):
+                    loss_of(made, called, number).backward()
+                    made.step()
+                    if epoch and step == 3 and method == "ddp":
+                        break  # the others wait in close
+            made.close()
+            if dist.get_rank() == 0:
+                summary = read_summary(Path(folder))
+                rows = read_trace(Path(folder) / "trace.parquet", num_workers=2).to_pylist()
+                found[method] = {
+                    "updates": summary["num_updates"],
+                    "samples": [worker["samples"] for worker in summary["per_worker"]],
+                    "traced": [sum(row["samples"] for row in rows if (row["kind"], row["rank"]) == ("gradient", rank)) for rank in (0, 1)],
+                    "kinds": sorted({row["kind"] for row in rows}),
+                    "orderly": all(0 <= row["start"] <= row["end"] <= summary["seconds"] + 1 for row in rows),
+                }
     return found
 
 
@@ -505,6 +580,24 @@ def test_accumulated_batches_make_the_gradient_of_all(found: list[dict[str, Any]
 
 def test_a_loop_continues_where_it_stopped(found: list[dict[str, Any]]):
     assert result(found, "resuming") == {"ssgd": True, "ddp": True, "diloco": True, "pipe_sgd": True}
+
+
+def test_another_number_of_ranks_continues(found: list[dict[str, Any]]):
+    for distance, each_once in result(found, "resuming_elsewhere").values():
+        assert distance < EXACT
+        assert each_once
+
+
+def test_a_trace_is_that_of_a_run(found: list[dict[str, Any]]):
+    traces = result(found, "traces")
+    assert list(traces) == list(TRACED)
+    for method, trace in traces.items():
+        whole = SAMPLES * 2 if method != "ddp" else SAMPLES + 4 * BATCH
+        assert sum(trace["samples"]) == whole
+        assert trace["samples"] == trace["traced"] == [whole * 2 // 3, whole // 3] or method == "diloco"
+        assert trace["updates"] == {"ddp": 10, "ssgd": 12}.get(method, trace["updates"])
+        assert {"gradient", "update", "commit", "apply", "all_reduce"} <= set(trace["kinds"])
+        assert trace["orderly"]
 
 
 def test_a_sharded_model_has_the_gradient_of_one_process(found: list[dict[str, Any]]):
