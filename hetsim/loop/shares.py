@@ -38,7 +38,8 @@ class Terms:
     """The terms of the losses of this forward pass; None before the first."""
 
     def share(self, losses: torch.Tensor, number: Any, mask: torch.Tensor | None, samples: int) -> torch.Tensor:
-        """The loss for `backward`: of `samples` samples, which may be a part of the rank's."""
+        """The loss for `backward`: of `samples` samples, which may be a part of the rank's. It is 0 if there are none."""
+        counts, samples = samples > 0, samples or 1
         if not isinstance(losses, torch.Tensor) or not losses.is_floating_point():
             raise ValueError(f"share takes the tensor of a loss, not {type(losses).__name__}")
         is_mean = losses.ndim == 0 or (losses.numel() == 1 and samples != 1)
@@ -49,8 +50,8 @@ class Terms:
         self.stated |= is_mean or losses.numel() % samples > 0
         counts_samples = mask is None and number is None and (is_mean or losses.numel() == samples)
         self._check_kind(BY_SAMPLES if counts_samples else BY_TERMS, losses, samples)
-        if not self.samples:
-            return torch.nan_to_num(losses, 0.0, 0.0, 0.0).sum() * 0.0
+        if not counts:
+            return nothing(losses)
         if counts_samples:
             terms = float(samples)
         elif mask is not None:
@@ -65,14 +66,14 @@ class Terms:
         total = losses.reshape(()) * terms if is_mean else losses.sum()
         return total * (self._weight / (self.samples * self.per_sample))
 
-    def divided(self, loss: torch.Tensor) -> torch.Tensor:
+    def divided(self, loss: torch.Tensor, samples: int) -> torch.Tensor:
         """The loss for `backward`, whose mean over ranks is that of the whole batch."""
         if loss.numel() != 1:
             raise ValueError(f"a loss that is already divided is one number, and this one has {loss.numel()}: leave divided=True out")
         self.stated = True
         self._check_kind(BY_SAMPLES, loss, 1)
-        if not self.samples:
-            return torch.nan_to_num(loss, 0.0, 0.0, 0.0).sum() * 0.0
+        if not samples:
+            return nothing(loss)
         return loss.reshape(()) if self.averaged else loss.reshape(()) * (self.batch_size / (self.num_workers * self.samples))
 
     def _count(self, terms: float) -> None:
@@ -102,3 +103,8 @@ class Terms:
     def relative_number(self) -> float:
         """The number of this rank's terms, relative to the number by which its loss was divided."""
         return self.number / (self.samples * self.per_sample) if self.kind == BY_TERMS and self.samples else 1.0
+
+
+def nothing(losses: torch.Tensor) -> torch.Tensor:
+    """A loss of 0 with the graph of these losses."""
+    return torch.nan_to_num(losses, 0.0, 0.0, 0.0).sum() * 0.0

@@ -35,6 +35,9 @@ from hetsim.workloads.device import moved
 
 T = TypeVar("T", float, torch.Tensor)
 NOT_STEPPED = "the loop asks for the next batch, and there was no team.step() after the last one: call it once for each"
+NOT_SHARED = (
+    "the loop asks for the next batch, and no share was taken of the last one: take the share of each batch before you draw another one"
+)
 NO_BATCH = (
     "there is no batch to compute: take one share and one step for each batch of team.loader(…), and a smaller batch_size for smaller steps"
 )
@@ -177,6 +180,8 @@ class Team:
         """The terms of the step that is under way; None if there is none."""
         self._num_parts = 0
         """The number of the loader's batches for this step that the loop has received."""
+        self._is_shared = True
+        """Whether the loop has taken a share of the last batch."""
         self._per_sample = 1.0
         """The terms of a sample in the last step."""
         self._kind: int | None = None
@@ -233,7 +238,8 @@ class Team:
         _, terms = self._present()
         was_stated = terms.stated
         samples = self._samples_of_part(self._num_parts - 1)
-        share = terms.divided(losses) if divided else terms.share(losses, number, mask, samples)
+        share = terms.divided(losses, samples) if divided else terms.share(losses, number, mask, samples)
+        self._is_shared = True
         if terms.stated and not was_stated:
             self._check_stated()
         return share
@@ -365,10 +371,13 @@ class Team:
             raise ValueError(NO_BATCH)
         return asked, terms
 
-    def _begin_pass(self, asked: Asked, part: int) -> None:
-        """The loop receives a batch: one of the parts of what the program asks for."""
-        programs, batch = self._programs, asked.batch
+    def _begin_pass(self, part: int) -> None:
+        """The loop computes one of the parts of what the program asks for."""
+        programs = self._programs
         assert programs is not None
+        asked = programs.asked
+        assert asked is not None
+        batch = asked.batch
         self._num_parts = part + 1
         if part == 0:
             split = programs.split_of(batch) if self._averages else None
@@ -378,13 +387,17 @@ class Team:
             asked.seconds = 0.0
         assert self._terms is not None
         self._terms.in_pass = None
+        self._is_shared = False
         self._model.begin_pass(reduces=self._num_parts == self._accumulate)
         self._waited = 0.0
         self._pass_began = self._clock.mark()
 
-    def _end_pass(self, asked: Asked) -> None:
-        """The loop asks for what follows a batch."""
+    def _end_pass(self) -> None:
+        """The loop continues after a part that is not the last one."""
+        if not self._is_shared:
+            raise ValueError(NOT_SHARED)
         if self._num_parts < self._accumulate:
+            asked, _ = self._present()
             self._time_pass(asked, self._clock.mark())
 
     def _time_pass(self, asked: Asked, now: Any) -> None:
@@ -397,8 +410,8 @@ class Team:
             asked.seconds += asked.ended - self._clock.seconds(self._pass_began) - self._waited - waited()
 
     def _samples_of_part(self, part: int) -> int:
-        """The number of samples of this part of the step's batch. A rank without samples has one that does not count."""
-        return self._samples * (part + 1) // self._accumulate - self._samples * part // self._accumulate or 1
+        """The number of samples of this part of the step's batch."""
+        return self._samples * (part + 1) // self._accumulate - self._samples * part // self._accumulate
 
     def _correction(self, terms: Terms) -> float:
         """The factor for gradients that the model has added up, whose losses were divided by a guess of the number of terms."""
@@ -442,29 +455,35 @@ class TeamLoader:
         return self._programs.num_steps() * self._team._accumulate
 
     def __iter__(self) -> Iterator[Any]:
-        team, programs = self._team, self._programs
+        team = self._team
+        for batches in self.steps():
+            for part, batch in enumerate(batches):
+                team._begin_pass(part)
+                yield batch
+                team._end_pass()
+
+    def steps(self) -> Iterator[Iterator[Any]]:
+        """The batches of each step."""
+        programs = self._programs
         programs.begin_epoch()
         while (asked := programs.asked) is not None:
-            for index, part in enumerate(self._parts(asked.batch)):
-                batch = self._batches.get(part)
-                if self._device is not None:
-                    batch = moved(batch, self._device)
-                team._begin_pass(asked, index)
-                yield batch
-                team._end_pass(asked)
+            yield map(self._drawn, self._parts(asked.batch))
             if programs.asked is asked:
                 raise ValueError(NOT_STEPPED)
 
+    def _drawn(self, part: Batch) -> Any:
+        batch = self._batches.get(part)
+        return batch if self._device is None else moved(batch, self._device)
+
     def _parts(self, batch: Batch) -> Sequence[Batch]:
-        """The ranges of the loader's batches for this range. A rank without samples gets one whose loss does not count."""
+        """The ranges of the loader's batches for this range. One without samples gets a sample whose loss does not count."""
         parts = self._team._accumulate
-        if not batch:
-            epoch = self._programs.epoch * self._programs.plan.per_epoch
-            return [Batch(max(batch.start - 1, epoch), 1, batch.pool)] * parts
-        if batch.samples < parts:
-            raise ValueError(f"a rank has {batch.samples} samples for accumulate={parts} batches: lower it, or raise batch_size")
+        epoch = self._programs.epoch * self._programs.plan.per_epoch
         edges = [batch.start + batch.samples * part // parts for part in range(parts + 1)]
-        return [Batch(start, stop - start, batch.pool) for start, stop in pairwise(edges)]
+        return [
+            Batch(start, stop - start, batch.pool) if stop > start else Batch(max(start - 1, epoch), 1, batch.pool)
+            for start, stop in pairwise(edges)
+        ]
 
     def _foresee(self, part: Batch) -> Iterator[Batch]:
         """This range of a batch, and those that will probably be asked for after it."""

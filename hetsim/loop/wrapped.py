@@ -15,13 +15,17 @@ from hetsim.loop.clock import Clock
 from hetsim.runtime.experiment import Experiment
 
 BYPASSED = "the batch did not go through the DistributedDataParallel, so its gradients were not reduced: call it instead of its module"
+NOT_REDUCED = (
+    "the gradients of the last batch before team.step() were not reduced: leave no_sync() out, and pass accumulate= to the Team if a step "
+    "has several batches"
+)
 
 
 class Wrapped:
     """The user's models for a method. `module` has the parameters that are trained.
 
-    If the method overlaps its reduction with the backward pass, models under DDP or FSDP2 `reduces`. Otherwise, DDP reduces nothing until
-    `close`.
+    If the method overlaps its reduction with the backward pass, models under DDP or FSDP2 `reduces`, and so does a single worker's.
+    Otherwise, DDP reduces nothing until `close`.
     """
 
     def __init__(self, models: Sequence[nn.Module], experiment: Experiment, clock: Clock) -> None:
@@ -35,13 +39,16 @@ class Wrapped:
         self._exits = contextlib.ExitStack()
         modules = [model.module for model in self._ddps] or list(models)
         self.module: nn.Module = modules[0] if len(modules) == 1 else nn.ModuleList(modules)
-        self.reduces = overlaps and bool(self._ddps or self._sharded)
+        self.reduces = overlaps and (bool(self._ddps or self._sharded) or experiment.num_workers == 1)
         self._waits: list[tuple[Any, Any]] = []
         """The beginning and end of each wait of DDP in this pass: for the buffers of rank 0, or after an earlier backward pass."""
         self._called: Any = None
         """The mark of the last call of a DDP in this pass. None before."""
         self._ready: Any = None
         """The mark of the last gradient since that call."""
+        self._unreduced: set[DistributedDataParallel] = set()
+        """Those whose last backward pass reduces nothing."""
+        self._must_reduce = True
         if self._sharded:
             check_sharded(experiment, overlaps=overlaps)
         for ddp in self._ddps:
@@ -52,6 +59,7 @@ class Wrapped:
 
     def begin_pass(self, *, reduces: bool) -> None:
         """The next forward and backward pass begins. `reduces`: it is the last one before a step."""
+        self._must_reduce = reduces
         self._called, self._ready = None, None
         self._waits.clear()
         if not self.reduces:
@@ -67,6 +75,8 @@ class Wrapped:
             return now, float
         if self._called is None or self._ready is None:
             raise ValueError(BYPASSED)
+        if self._unreduced and self._must_reduce:
+            raise ValueError(NOT_REDUCED)
         waits, seconds = tuple(self._waits), self._clock.seconds
         return self._ready, lambda: sum(seconds(end) - seconds(begin) for begin, end in waits)
 
@@ -82,6 +92,8 @@ class Wrapped:
 
         def call(*_: Any) -> None:
             self._called = self._clock.mark()
+            if torch.is_grad_enabled():
+                self._unreduced.discard(ddp) if ddp.require_backward_grad_sync else self._unreduced.add(ddp)
             if self._ready is not None:
                 self._waits.append((self._ready, self._called))
                 self._ready = None
