@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from hetsim.policies.allocation.base import Allocation
 from hetsim.policies.weighting import PerSample, PerWorker
 from hetsim.runtime.experiment import Experiment
 
@@ -47,6 +48,11 @@ def with_whole_batches(experiment: Experiment) -> Experiment:
     if coordination.needs_server or coordination.trains_locally or type(coordination.weighting) is not PerWorker:
         return experiment
     return replace(experiment, coordination=replace(coordination, weighting=PerSample()))
+
+
+def with_allocation(experiment: Experiment, allocation: Allocation) -> Experiment:
+    """The experiment with this allocation."""
+    return replace(experiment, coordination=replace(experiment.coordination, allocation=allocation))
 
 
 def check_num_ranks(experiment: Experiment, num_ranks: int) -> None:

@@ -6,7 +6,6 @@ import contextlib
 import warnings
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,10 +18,18 @@ from hetsim.checkpoints.file import classes_of
 from hetsim.distributed.pacing.padding import Pace
 from hetsim.effects import Batch
 from hetsim.loop.clock import clock_of
-from hetsim.loop.gate import Gate
+from hetsim.loop.followed import Gate, Multiples
 from hetsim.loop.lanes import Lanes
 from hetsim.loop.loader import DrawnBatches, check_options
-from hetsim.loop.method import STEADY, check_allocation, check_num_ranks, experiment_of, experiment_of_words, with_whole_batches
+from hetsim.loop.method import (
+    STEADY,
+    check_allocation,
+    check_num_ranks,
+    experiment_of,
+    experiment_of_words,
+    with_allocation,
+    with_whole_batches,
+)
 from hetsim.loop.model import ModelTask, UsersOptimizer
 from hetsim.loop.plan import EpochOrder
 from hetsim.loop.program import EpochPrograms
@@ -73,7 +80,7 @@ class Team:
     def __init__(
         self, model: nn.Module | Sequence[nn.Module], optimizer: torch.optim.Optimizer | None, *, batch_size: int, method: str = "ddp",
         allocation: str | Allocation | None = None, seed: int = 0, accumulate: int = 1, max_samples: int | None = None,
-        verified: bool = False, group: Any = None, trace: str | Path | None = None, **keys: Any,
+        multiple_of: int = 1, verified: bool = False, group: Any = None, trace: str | Path | None = None, **keys: Any,
     ) -> None:  # fmt: skip
         """Create the Team on all ranks, after `init_process_group`. Raises ValueError if arguments are invalid or differ between ranks.
 
@@ -90,6 +97,7 @@ class Team:
             seed: seeds the shuffling of the samples.
             accumulate: the number of the loader's batches for each step.
             max_samples: the most samples that fit into this rank's memory at a time.
+            multiple_of: the number of which each share is a multiple, such as 2 for batch norm or 8 for tensor cores.
             verified: whether each loss that is one number is the mean over the samples, or over the number that is passed with it.
             group: the process group; by default all ranks.
             trace: the folder of the files of a run, which rank 0 or the server writes in `close` or at its end, with all whole epochs.
@@ -106,14 +114,15 @@ class Team:
         limited = bounds if min(bounds) < batch_size else None
         experiment = experiment_of_words(words, lanes.everyone.size, max_samples=limited)
         if isinstance(allocation, Allocation):
-            experiment = replace(experiment, coordination=replace(experiment.coordination, allocation=allocation))
-        self._set_up(model, optimizer, experiment, lanes, accumulate=accumulate, verified=verified, trace=trace)
+            experiment = with_allocation(experiment, allocation)
+        options: dict[str, Any] = {"accumulate": accumulate, "multiple_of": multiple_of, "verified": verified, "trace": trace}
+        self._set_up(model, optimizer, experiment, lanes, **options)
 
     @classmethod
     def from_config(
         cls, model: nn.Module | Sequence[nn.Module], optimizer: torch.optim.Optimizer | None, *words: str,
-        config_dir: str | Path | None = None, accumulate: int = 1, verified: bool = False, trace: str | Path | None = None,
-        group: Any = None, **keys: Any,
+        config_dir: str | Path | None = None, accumulate: int = 1, multiple_of: int = 1, verified: bool = False,
+        trace: str | Path | None = None, group: Any = None, **keys: Any,
     ) -> Team:  # fmt: skip
         """The Team of a config that was simulated. Its cluster has one node for each worker.
 
@@ -123,6 +132,7 @@ class Team:
             words: the words of the command, such as "method=diloco" and "batch_size=1024".
             config_dir: a folder of further choices, as the command's --config-dir.
             accumulate: as for a Team.
+            multiple_of: as for a Team.
             verified: as for a Team.
             trace: as for a Team.
             group: as for a Team.
@@ -131,33 +141,36 @@ class Team:
         from hetsim.config.typed import words_for
 
         experiment = experiment_of([*words, *words_for(keys)], config_dir)
-        return cls._of(model, optimizer, experiment, group=group, accumulate=accumulate, verified=verified, trace=trace)
+        options: dict[str, Any] = {"accumulate": accumulate, "multiple_of": multiple_of, "verified": verified, "trace": trace}
+        return cls._of(model, optimizer, experiment, group=group, **options)
 
     @classmethod
     def _of(
         cls, model: nn.Module | Sequence[nn.Module], optimizer: torch.optim.Optimizer | None, experiment: Experiment, *,
-        group: Any = None, accumulate: int = 1, verified: bool = False, trace: str | Path | None = None,
+        group: Any = None, **options: Any,
     ) -> Team:  # fmt: skip
         team = cls.__new__(cls)
         lanes = Lanes(group)
         check_num_ranks(experiment, lanes.everyone.size)
-        team._set_up(model, optimizer, experiment, lanes, accumulate=accumulate, verified=verified, trace=trace)
+        team._set_up(model, optimizer, experiment, lanes, **options)
         return team
 
     def _set_up(
         self, model: nn.Module | Sequence[nn.Module], optimizer: torch.optim.Optimizer | None, experiment: Experiment, lanes: Lanes, *,
-        accumulate: int, verified: bool, trace: str | Path | None,
+        accumulate: int = 1, multiple_of: int = 1, verified: bool = False, trace: str | Path | None = None,
     ) -> None:  # fmt: skip
         experiment = with_whole_batches(experiment)
         check_allocation(experiment)
         self._accumulate = checks.whole("accumulate", accumulate)
         self._classes = classes_of(experiment)
         self._trace = None if trace is None else Path(trace)
-        allocation = experiment.coordination.allocation
+        self._whole_batches = checks.whole("multiple_of", multiple_of) > 1
+        if self._whole_batches:
+            experiment = with_allocation(experiment, Multiples(experiment.coordination.allocation, multiple_of))
         self._gate: Gate | None = None
-        if not (checks.flag("verified", verified) or isinstance(allocation, Even)):
-            self._gate = Gate(allocation)
-            experiment = replace(experiment, coordination=replace(experiment.coordination, allocation=self._gate))
+        if not (checks.flag("verified", verified) or isinstance(experiment.coordination.allocation, Even)):
+            self._gate = Gate(experiment.coordination.allocation)
+            experiment = with_allocation(experiment, self._gate)
         self._experiment = experiment
         self._lanes = lanes
         lanes.set_workers(experiment.num_workers)
@@ -165,7 +178,7 @@ class Team:
         self.size: int = lanes.everyone.size
         self._pace = Pace("none")
         models = [model] if isinstance(model, nn.Module) else list(model)
-        self._clock = clock_of(next(parameter.device for model in models for parameter in model.parameters()))
+        self._clock = clock_of(next((parameter.device for model in models for parameter in model.parameters()), torch.device("cpu")))
         self._model = Wrapped(models, experiment, self._clock)
         self._is_timed = not self._model.reduces or trace is not None or experiment.coordination.allocation.has("observe")
         """Whether anything depends on the seconds of this rank's gradients. A GPU is not waited for otherwise."""
@@ -210,6 +223,8 @@ class Team:
         experiment = self._experiment
         num_samples, batch_size = len(dataset), experiment.batch_size
         per_epoch = num_samples // batch_size * batch_size if checks.flag("drop_last", drop_last) else num_samples
+        if self._whole_batches and per_epoch % batch_size:
+            raise ValueError("the last batch of an epoch has other shares than multiples of multiple_of: pass drop_last=True to the loader")
         if per_epoch < experiment.num_workers:
             raise ValueError(
                 f"the {num_samples} samples make no batch of {batch_size} for {experiment.num_workers} workers: lower batch_size"

@@ -20,7 +20,7 @@ from hetsim.distributed.pacing.padding import Pace
 from hetsim.effects import Contribution
 from hetsim.files.folder import FILES, UNFINISHED
 from hetsim.files.writing import begun
-from hetsim.loop.gate import Gate
+from hetsim.loop.followed import Followed
 from hetsim.loop.lanes import Lanes
 from hetsim.policies.allocation.base import Allocation
 from hetsim.runtime.experiment import Experiment
@@ -134,11 +134,13 @@ def config_of(experiment: Experiment, script: str, num_samples: int) -> dict[str
     """What hetsim's commands ask the config of a run for."""
     coordination = experiment.coordination
     allocation = coordination.allocation
+    while isinstance(allocation, Followed):
+        allocation = allocation.allocation
     return {
         "script": script,
         "method": experiment.method,
         "coordination": {"_target_": target(coordination)},
-        "allocation": described(allocation.allocation if isinstance(allocation, Gate) else allocation),
+        "allocation": described(allocation),
         "weighting": {"_target_": target(coordination.weighting)},
         "workload": {"num_samples": num_samples},
         "seed": experiment.seed,

@@ -19,6 +19,10 @@ NOT_REDUCED = (
     "the gradients of the last batch before team.step() were not reduced: leave no_sync() out, and pass accumulate= to the Team if a step "
     "has several batches"
 )
+UNMEASURED = (
+    "so their seconds are not those of this rank: take allocation=even, or hetsim.policies.allocation.Fixed(parts=[…]) with the speeds of "
+    "your GPUs"
+)
 
 
 class Wrapped:
@@ -51,6 +55,8 @@ class Wrapped:
         self._must_reduce = True
         if self._sharded:
             check_sharded(experiment, overlaps=overlaps)
+        if experiment.coordination.allocation.has("observe") and any(isinstance(part, nn.SyncBatchNorm) for part in self.module.modules()):
+            raise ValueError(f"SyncBatchNorm waits for other ranks in its passes, {UNMEASURED}")
         for ddp in self._ddps:
             if overlaps:
                 self._watch(ddp)
@@ -115,7 +121,4 @@ def check_sharded(experiment: Experiment, *, overlaps: bool) -> None:
     if not overlaps:
         raise ValueError(f"method={experiment.method} needs all weights on each rank, and fully_shard divides them: take method=ddp")
     if experiment.coordination.allocation.has("observe"):
-        raise ValueError(
-            "the passes of a model under fully_shard wait for other ranks, so their seconds are not those of this rank: take "
-            "allocation=even, or hetsim.policies.allocation.Fixed(parts=[…]) with the speeds of your GPUs"
-        )
+        raise ValueError(f"the passes of a model under fully_shard wait for other ranks, {UNMEASURED}")

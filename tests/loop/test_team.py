@@ -6,6 +6,7 @@ import copy
 import os
 import re
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -174,6 +175,24 @@ class TwoToOne(Allocation):
 
 def law_of_an_own_allocation() -> float:
     return distance(mean_loss, serial_mean, allocation=TwoToOne())
+
+
+def law_of_multiples() -> dict[str, Any]:
+    """The shares of some epochs, in which the second rank takes twice as long for each sample."""
+    shares = set()
+    net = model()
+    called = DistributedDataParallel(net)
+    made = team_of(called, allocation="dbs", multiple_of=4)
+    loader = made.loader(dataset(), drop_last=True)
+    for _ in range(3):
+        for (number,) in loader:
+            time.sleep(1e-3 * len(number) * (1 + dist.get_rank()))
+            loss_of(made, called, number).backward()
+            made.step()
+            shares.add(made.shares)
+    made.close()
+    short, undivided = (caught(lambda n=n: team_of(model(), multiple_of=n).loader(dataset(SAMPLES + 1))) for n in (4, 5))
+    return {"shares": sorted(shares), "short": short, "undivided": undivided}
 
 
 def law_of_workers() -> float:
@@ -542,6 +561,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "local servers": ({"method": "halos", "allocation": None}, "start 3 processes"),
     "a batch that is none": ({"batch_size": "many"}, "batch_size"),
     "accumulate": ({"accumulate": 0}, "accumulate"),
+    "SyncBatchNorm": ({"allocation": "dbs", "layer": nn.SyncBatchNorm(1)}, "SyncBatchNorm waits for other ranks in its passes"),
     "no optimizer": ({"optimizer": None}, "a step without an optimizer needs gradients that are reduced already"),
 }
 
@@ -552,7 +572,10 @@ def law_of_misuse() -> dict[str, str]:
 
 
 def law_of_arguments() -> dict[str, str]:
-    return {name: caught(lambda options=options: team_of(model(), **options)) for name, (options, _) in WRONG.items()}
+    def misbuilt(layer: nn.Module | None = None, **options: Any) -> object:
+        return team_of(model() if layer is None else nn.Sequential(model(), layer), **options)
+
+    return {name: caught(lambda options=options: misbuilt(**options)) for name, (options, _) in WRONG.items()}
 
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
@@ -603,6 +626,14 @@ def test_a_stated_mean_trains_with_even_shares_and_a_remark(found: list[dict[str
     assert said["classes"] == said["refused"]
     assert said["remarked"].startswith("all ranks keep even shares")
     assert float(said["remarked"].split()[-1]) < EXACT
+
+
+def test_shares_are_multiples(found: list[dict[str, Any]]):
+    multiples = result(found, "multiples")
+    assert (16, 8) in multiples["shares"]
+    assert all(share % 4 == 0 and sum(shares) == BATCH for shares in multiples["shares"] for share in shares)
+    assert multiples["short"].endswith("pass drop_last=True to the loader")
+    assert multiples["undivided"] == "batch_size=24 cannot be divided into multiples of multiple_of=5: take 20"
 
 
 @pytest.mark.parametrize("law", ["short_batches", "workers", "an_own_allocation"])
