@@ -70,7 +70,8 @@ def _results(pipes: Sequence[Connection]) -> list[Any]:
             raise RuntimeError(f"rank {rank} has said nothing for {SECONDS} s")
         result, error = pipe.recv()
         if error:
-            raise RuntimeError(f"rank {rank}: {error}")
+            later = [(other, pipes[other].recv()[1]) for other in range(rank + 1, len(pipes)) if pipes[other].poll(5)]
+            raise RuntimeError("\n".join(f"rank {which}: {text}" for which, text in [(rank, error), *later] if text))
         results.append(result)
     return results
 

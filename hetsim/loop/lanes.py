@@ -22,8 +22,9 @@ class Lanes:
             raise ValueError("a Team needs a process group: call torch.distributed.init_process_group before it, in a single process too")
         ranks = tuple(dist.get_process_group_ranks(group or dist.group.WORLD))
         _num_teams[ranks] += 1
-        self._name = f"hetsim/{'-'.join(map(str, ranks))}/{_num_teams[ranks]}"
+        self.name = f"hetsim/{'-'.join(map(str, ranks))}/{_num_teams[ranks]}"
         self._rank = ranks.index(dist.get_rank())
+        self.store = dist.distributed_c10d._get_default_store()
         self.everyone = self._connect("everyone", range(len(ranks)), LANES)
         self.workers = self.everyone.control
 
@@ -33,9 +34,8 @@ class Lanes:
             self.workers = self._connect("workers", range(number), LANES[:1])
 
     def _connect(self, name: str, members: Sequence[int], lanes: Sequence[str]) -> GlooGroup:
-        store = dist.distributed_c10d._get_default_store()
         return GlooGroup.form(
-            store, f"{self._name}/{name}", rank=self._rank, members=members, lanes=lanes, interruptible=False, within=RENDEZVOUS_TIMEOUT
+            self.store, f"{self.name}/{name}", rank=self._rank, members=members, lanes=lanes, interruptible=False, within=RENDEZVOUS_TIMEOUT
         )
 
     def close(self) -> None:

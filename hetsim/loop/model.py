@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from hetsim.effects import Batch, Fragment
 from hetsim.vector import Phantom
@@ -58,6 +59,12 @@ class ModelTask(Task):
             return self._phantom
         self._placed = torch.cat([*(place.reshape(-1) for place in self._places), *self._tail])
         return self._placed
+
+    def sum_of_weights(self) -> float:
+        """The sum of all weights. 0 for a model of which each rank has a part."""
+        if any(isinstance(parameter, DTensor) for parameter in self.trained):
+            return 0.0
+        return float(torch.stack([parameter.detach().sum(dtype=torch.float64).cpu() for parameter in self.trained]).sum())
 
     def place(self, at: Any) -> None:
         """Set the model's weights to a vector, unless they are."""
@@ -139,6 +146,11 @@ class UsersOptimizer(Optimizer):
         """The norm to which gradients are clipped."""
         self.scaler: Any = None
         """The GradScaler of the loss."""
+
+    @property
+    def learning_rate(self) -> float:
+        """The sum of the rates of all groups of parameters. 0 without an optimizer."""
+        return 0.0 if self.optimizer is None else float(sum(group.get("lr", 0.0) for group in self.optimizer.param_groups))
 
     def initial(self) -> dict[str, Any]:
         """Nothing."""

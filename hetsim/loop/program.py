@@ -30,6 +30,8 @@ from hetsim.runtime.profiling import Profile
 from hetsim.runtime.rank import Checkpoint
 from hetsim.vector import nbytes
 
+SAME = 1e-4
+"""The largest relative difference of numbers that are equal on all ranks. GPUs and CPUs round differently."""
 MAX_FORESEEN = 100_000
 """The number of global batches after the last commit among which a range is looked for."""
 
@@ -50,6 +52,7 @@ class EpochPrograms:
         self.asked: Asked | None = None
         """The gradient that the program asks for; None before and after an epoch."""
         self._lanes = lanes
+        self._optimizer = optimizer
         self._rank: int = lanes.everyone.rank
         self._pace = pace
         self._classes = classes
@@ -60,6 +63,12 @@ class EpochPrograms:
             optimizers = Optimizers(main, optimizer, regional)
         else:
             optimizers = Optimizers(optimizer, local, regional)
+        described = signature((experiment.coordination, experiment.batch_size, experiment.seed, task.num_parameters, trace is None))
+        lanes.check_agreed("the model, the method, batch_size, seed and trace", zlib.crc32(described.encode()))
+        reduction = Reduction.by_gloo(lanes.everyone, task.device, "native")
+        if not task.reduces:  # all begin with the weights of the first rank, as under DDP
+            weights = task.weights()
+            task.place(reduction.main(weights if self._rank == 0 else torch.zeros_like(weights), in_place=True))
         prepared = prepare(experiment, task, optimizers, profile=Profile)
         self.state: State = prepared.start
         """The state of the last commit."""
@@ -69,8 +78,6 @@ class EpochPrograms:
             regions=plan.regions, least_share=plan.least_share,
         )  # fmt: skip
         self._steps: Generator[Request, None, Any] | None = None
-        described = signature((experiment.coordination, experiment.batch_size, experiment.seed, task.num_parameters, trace is None))
-        lanes.check_agreed("the model, the method, batch_size, seed and trace", zlib.crc32(described.encode()))
         self.trace = None if trace is None else TeamTrace(trace, lanes, prepared, pace, device=task.trained[0].device.type)
         parts = RankParts(
             prepared=prepared, state=prepared.rank_state(self._rank), leader=experiment.leader, pace=pace, record=cast(Any, None),
@@ -79,7 +86,7 @@ class EpochPrograms:
         self._began = pace.clock() if self.trace is None else self.trace.began
         self._world = LoopWorld(
             parts, transport=lanes.everyone, mailbox=cast(Any, None), began=self._began,
-            committed=None if self.trace is None else self.trace.commit, reduction=Reduction.by_gloo(lanes.everyone, task.device, "native"),
+            committed=None if self.trace is None else self.trace.commit, reduction=reduction,
         )  # fmt: skip
 
     def begin_epoch(self) -> None:
@@ -122,6 +129,21 @@ class EpochPrograms:
         self.state = replace(state, next_sample=self.epoch * self._plan.per_epoch, outstanding=())
         world.state.set_commit(state.version, self.epoch)
         world.task.place(state.weights)
+        if not self.experiment.coordination.needs_server:
+            self._check_alike()
+
+    def _check_alike(self) -> None:
+        """Raise ValueError on all ranks if their learning rates, or the weights of a model that reduces its gradients, differ."""
+        rows = self._lanes.everyone.control.gather_numbers(self._optimizer.learning_rate, self._world.task.sum_of_weights())
+        for numbers, what, remedy in zip(
+            zip(*rows, strict=True),
+            ("learning rates", "sums of all weights"),
+            ("step the scheduler alike on all ranks", "all ranks must take the same steps of the optimizer"),
+            strict=True,
+        ):
+            if max(numbers) - min(numbers) > SAME * max(map(abs, numbers)):
+                shown = ", ".join(f"{number:.6g}" for number in numbers)
+                raise ValueError(f"after epoch {self.epoch - 1}, the {what} of the ranks differ ({shown}): {remedy}")
 
     def _from_leader(self, state: State) -> State:
         control, leader = self._lanes.everyone.control, self.experiment.leader

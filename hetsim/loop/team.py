@@ -34,6 +34,7 @@ from hetsim.loop.model import ModelTask, UsersOptimizer
 from hetsim.loop.plan import EpochOrder
 from hetsim.loop.program import EpochPrograms
 from hetsim.loop.shares import BY_TERMS, Terms
+from hetsim.loop.watch import Watch
 from hetsim.loop.world import Asked
 from hetsim.loop.wrapped import Wrapped
 from hetsim.policies.allocation.base import Allocation, Even
@@ -199,6 +200,10 @@ class Team:
         """The terms of a sample in the last step."""
         self._kind: int | None = None
         """What all ranks' losses have a term for. None before the first step."""
+        self._num_steps = 0
+        self._watch: Watch | None = None
+        if self.trains and experiment.num_workers > 1:
+            self._watch = Watch(lanes.store, lanes.name, self.rank, experiment.num_workers, self._place)
         self._pass_began: Any = None
         """The mark of the beginning of the pass that is under way."""
         self._waited = 0.0
@@ -368,6 +373,8 @@ class Team:
 
     def close(self) -> None:
         """End the Team. A DistributedDataParallel is as it was."""
+        if self._watch is not None:
+            self._watch.close()
         if self._programs is not None:
             self._programs.close()
         self._model.close()
@@ -376,6 +383,10 @@ class Team:
     # The step that is under way
 
     _samples = 0
+
+    def _place(self) -> str:
+        """Where the loop is."""
+        return f"is in step {self._num_steps} of epoch {self.epoch}" if self._terms is not None else f"is after step {self._num_steps}"
 
     def _present(self) -> tuple[Asked, Terms]:
         """The gradient whose batch the loop has, and its terms."""
@@ -395,6 +406,7 @@ class Team:
         batch = asked.batch
         self._num_parts = part + 1
         if part == 0:
+            self._num_steps += 1
             split = programs.split_of(batch) if self._averages else None
             whole = self._experiment.batch_size if split is None else split.num_samples
             self._terms = Terms(batch.samples, whole, self._experiment.num_workers, self._per_sample, averaged=self._model.reduces)

@@ -433,6 +433,19 @@ def law_of_own_steps() -> float:
     return float((train(samples, (maker, critic), (critic, maker), None) - weights).abs().max())
 
 
+def law_of_first_weights() -> bool:
+    """A plain model that each rank has initialised in its own way begins with the weights of the first rank."""
+    torch.manual_seed(dist.get_rank())
+    net = nn.Linear(6, 1).double()
+    first = flat(net)
+    made = team_of(net, method="local_sgd")
+    made.loader(dataset())
+    everyone: list[Any] = [None] * 2
+    dist.all_gather_object(everyone, (first.tolist(), flat(net).tolist()))
+    made.close()
+    return everyone[0][0] == everyone[0][1] == everyone[1][1] != everyone[1][0]
+
+
 def law_of_clipping() -> dict[str, float]:
     """The norm of the step, of a gradient with a norm above 1e-3."""
     found = {}
@@ -487,6 +500,14 @@ def loss_of(team: Team, net: nn.Module, number: torch.Tensor) -> torch.Tensor:
 def no_step(team: Team, net: nn.Module, loader: Any) -> None:
     for (number,) in loader:
         loss_of(team, net, number).backward()
+
+
+def other_rates(team: Team, net: nn.Module, loader: Any) -> None:
+    assert team._optimizer is not None
+    team._optimizer.param_groups[0]["lr"] = 0.1 * (1 + team.rank)
+    for (number,) in loader:
+        loss_of(team, net, number).backward()
+        team.step()
 
 
 def two_steps(team: Team, net: nn.Module, loader: Any) -> None:
@@ -545,6 +566,7 @@ MISUSES: dict[str, tuple[Any, str]] = {
     "no step": (no_step, "there was no team.step() after the last one"),
     "two steps for a batch, as in PPO": (two_steps, "take one share and one step for each batch"),
     "no reduction": (no_sync, "were not reduced: leave no_sync() out"),
+    "other learning rates": (other_rates, "after epoch 0, the learning rates of the ranks differ (0.1, 0.2)"),
     "past the wrapper": (past_the_wrapper, "did not go through the DistributedDataParallel"),
     "no share": (no_share, "team.step() without a share"),
     "other terms later": (other_terms, "another number of terms than samples for the first time"),
@@ -692,6 +714,10 @@ def test_the_lines_of_the_readme_are_five_and_train(found: list[dict[str, Any]])
 
 def test_a_script_that_steps_itself_has_the_steps_of_one_process(found: list[dict[str, Any]]) -> None:
     assert result(found, "own_steps") < EXACT
+
+
+def test_all_ranks_begin_with_the_weights_of_the_first(found: list[dict[str, Any]]):
+    assert result(found, "first_weights") is True
 
 
 def test_the_reduced_gradient_is_clipped(found: list[dict[str, Any]]):
