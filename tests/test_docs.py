@@ -302,7 +302,7 @@ def test_own_methods_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert not ended.value.code, typed
 
     assert exported == [["export", "PYTHONPATH=$PWD"], ["export", f"PYTHONPATH={EXAMPLE}"]]
-    assert len(commands) == 9
+    assert len(commands) == 10
 
 
 @pytest.mark.long
