@@ -163,7 +163,8 @@ def serial_steps(
         samples = from_all(mine)
         before.zero_grad()
         serial_loss(before(x[samples]), samples).backward()
-        right = torch.cat([parameter.grad.reshape(-1) for parameter in before.parameters()])  # type: ignore[union-attr]
+        gradients = (torch.zeros_like(parameter) if parameter.grad is None else parameter.grad for parameter in before.parameters())
+        right = torch.cat([gradient.reshape(-1) for gradient in gradients])
         taken = flat(before) - flat(net)
         worst = max(worst, float((taken - right).norm() / right.norm()))
     return worst

@@ -8,7 +8,7 @@ import re
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import torch.distributed as dist
 from loops import BATCH, SAMPLES, caught, data, flat, from_all, model, serial_steps
 from ranks import found_by, result, world
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.distributed.fsdp import fully_shard
 from torch.nn.functional import cross_entropy, mse_loss
 from torch.nn.parallel import DistributedDataParallel
@@ -152,6 +153,36 @@ def mean_loss(team: Team, output: torch.Tensor, number: torch.Tensor) -> torch.T
 
 def serial_mean(output: torch.Tensor, number: torch.Tensor) -> torch.Tensor:
     return mse_loss(output, data()[1][number])
+
+
+class Unused(nn.Module):
+    """A model with a layer that it does not use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used, self.unused = model(), nn.Linear(3, 3).double()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.used(x)  # type: ignore[no-any-return]
+
+
+def compressed(net: nn.Module) -> nn.Module:
+    wrapped = DistributedDataParallel(net)
+    wrapped.register_comm_hook(None, fp16_compress_hook)
+    return wrapped
+
+
+WRAPPED: dict[str, tuple[Callable[[nn.Module], nn.Module], Callable[[], nn.Module]]] = {
+    "views of buckets": (partial(DistributedDataParallel, gradient_as_bucket_view=True), model),
+    "many buckets": (partial(DistributedDataParallel, bucket_cap_mb=1e-4), model),
+    "static graph": (partial(DistributedDataParallel, static_graph=True), model),
+    "unused parameters": (partial(DistributedDataParallel, find_unused_parameters=True), Unused),
+    "compressed to half precision": (compressed, model),
+}
+
+
+def law_of_wrappers() -> dict[str, float]:
+    return {name: distance(mean_loss, serial_mean, net=net(), wrap=wrap) for name, (wrap, net) in WRAPPED.items()}
 
 
 def law_of_short_batches() -> dict[str, float]:
@@ -640,6 +671,11 @@ def test_each_share_has_the_gradient_of_one_process(found: list[dict[str, Any]])
     distances = result(found, "shares")
     assert len(distances) == 3 * len(SHARES)
     assert {name: far for name, far in distances.items() if not far < EXACT} == {}
+
+
+def test_ways_to_wrap_a_model_keep_the_gradient(found: list[dict[str, Any]]):
+    for name, far in result(found, "wrappers").items():
+        assert far < (1e-3 if name.startswith("compressed") else EXACT), name
 
 
 def test_a_stated_mean_trains_with_even_shares_and_a_remark(found: list[dict[str, Any]]):
