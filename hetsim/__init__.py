@@ -9,10 +9,12 @@ from hetsim.version import __version__
 if TYPE_CHECKING:
     from hetsim.api import Advice, Comparison, Run, Search, Stragglers, Table, advise, compare, load, run, search, stragglers, sweep, table
     from hetsim.loop import Team
+    from hetsim.loop.trainer import Balanced
     from hetsim.workloads.own import Training, workload
 
 __all__ = [
     "Advice",
+    "Balanced",
     "Comparison",
     "Run",
     "Search",
@@ -43,6 +45,10 @@ def __getattr__(name: str) -> Any:
         from hetsim.loop import Team
 
         return Team
+    if name == "Balanced":
+        from hetsim.loop.trainer import Balanced
+
+        return Balanced
     if name in __all__:
         from hetsim import api
 

@@ -302,7 +302,8 @@ CROWDED = {
     "hetsim.coordination": 20,  # the path of a coordination is the `_target_` of its method
     "hetsim.cli": 17,
     "hetsim.config": 16,
-    "hetsim.ddp": 26,
+    "hetsim.ddp": 25,
+    "hetsim.loop": 16,
     "hetsim.sim": 16,
 }
 """The folders with more than `MOST_FILES` files."""
@@ -317,9 +318,9 @@ BOUNDS = {
     "files to touch for a new recorder": 4,
     "functions of other libraries that hetsim replaces": 11,
     "modules of fewer than 60 lines with one reader": 19,
-    "files of hetsim": 445,
+    "files of hetsim": 444,
     "% of lines that import": 8.0,
-    "lines of hetsim": 60_200,
+    "lines of hetsim": 60_175,
 }
 """What a reader of hetsim pays (`tests/trips.py`). These numbers may only fall: lower one as soon as the code allows it."""
 

@@ -6,7 +6,7 @@ import torch
 from torch.utils import data
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
-from hetsim.ddp.trainer import Balanced
+from hetsim import Balanced
 
 
 class BalancedTrainer(Balanced, Trainer):

@@ -48,7 +48,7 @@ ALONE = (
 )
 NO_TEAM = "the script trains a model that no Team wraps: "
 IN_LOOP = "call team.wrap(DDP(model))"
-IN_TRAINER = "create the Trainer from class BalancedTrainer(Balanced, Trainer), with Balanced of hetsim.ddp.trainer"
+IN_TRAINER = "create the Trainer from class BalancedTrainer(Balanced, Trainer), with Balanced of hetsim"
 
 
 @dataclass(frozen=True)

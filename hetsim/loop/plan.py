@@ -45,6 +45,12 @@ class EpochPlan(Plan):
         return self.samples_per_epoch
 
 
+def num_steps(num_samples: int, batch_size: int, num_workers: int) -> int:
+    """The number of global batches of an epoch of an EpochPlan."""
+    whole, rest = divmod(num_samples, batch_size)
+    return max(1, whole + (rest >= num_workers))
+
+
 def foreseen(plan: Plan, rank: int, start: int, shares: Sequence[int]) -> Iterator[Batch]:
     """The ranges of a rank from this position to the end of the epoch, if the shares do not change."""
     while plan.has_next(start):

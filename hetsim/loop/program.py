@@ -186,7 +186,13 @@ class EpochPrograms:
     def saved(self) -> torch.Tensor:
         """The state of the last commit and of this rank, as bytes."""
         rank = self._world.state.snapshot()
-        content = {"size": self.experiment.num_ranks, "epoch": self.epoch, "state": replace(self.state, outstanding=()), "rank": rank}
+        content = {
+            "size": self.experiment.num_ranks,
+            "batch_size": self.experiment.batch_size,
+            "epoch": self.epoch,
+            "state": replace(self.state, outstanding=()),
+            "rank": rank,
+        }
         return torch.frombuffer(bytearray(pack_state(content)), dtype=torch.uint8)
 
     def resume(self, saved: torch.Tensor) -> None:
@@ -196,6 +202,8 @@ class EpochPrograms:
         """
         experiment, world = self.experiment, self._world
         content = unpack_state(saved.cpu().numpy().tobytes(), self._classes)
+        if content["batch_size"] != experiment.batch_size:
+            raise ValueError(f"this state has batch_size={content['batch_size']}, and this Team has {experiment.batch_size}: take the same")
         self.epoch, self.state, size = content["epoch"], content["state"], content["size"]
         if content["rank"].rank == self._rank and size == experiment.num_ranks:
             world.state = world.parts.state = content["rank"]

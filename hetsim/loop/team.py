@@ -60,8 +60,6 @@ STATED = (
     "team.share, with mask= if some do not count; or create the Team with verified=True if it is a mean over them, or over the number that "
     "you pass with it"
 )
-UNEVEN = f"the shares are uneven, and {STATED}"
-EVEN = f"all ranks keep even shares, because {STATED}"
 FIRST_TERMS = "the loss has another number of terms than samples for the first time: pass mask= or the number of terms in each step"
 
 
@@ -168,6 +166,8 @@ class Team:
         self._whole_batches = checks.whole("multiple_of", multiple_of) > 1
         if self._whole_batches:
             experiment = with_allocation(experiment, Multiples(experiment.coordination.allocation, multiple_of))
+        self._checks_stated = True
+        """Whether a share that is stated keeps the shares even."""
         self._gate: Gate | None = None
         if not (checks.flag("verified", verified) or isinstance(experiment.coordination.allocation, Even)):
             self._gate = Gate(experiment.coordination.allocation)
@@ -260,8 +260,8 @@ class Team:
         samples = self._samples_of_part(self._num_parts - 1)
         share = terms.divided(losses, samples) if divided else terms.share(losses, number, mask, samples)
         self._is_shared = True
-        if terms.stated and not was_stated:
-            self._check_stated()
+        if terms.stated and not was_stated and self._checks_stated:
+            self._keep_even(STATED)
         return share
 
     def step(self, *, max_norm: float | None = None, scaler: Any = None) -> None:
@@ -454,15 +454,15 @@ class Team:
         guess, self._per_sample = terms.batch_size * self._per_sample, total / terms.batch_size or self._per_sample
         return guess / total if total else 0.0
 
-    def _check_stated(self) -> None:
-        """A loss was stated to be a mean over this rank's samples: keep the shares even, or refuse uneven ones."""
+    def _keep_even(self, why: str) -> None:
+        """Keep even shares from now on, unless the Team is `verified`. Raises ValueError if they are uneven."""
         if self._gate is None or not self._gate.is_open:
             return
         if max(self.shares) - min(self.shares) > 1:
-            raise ValueError(UNEVEN)
+            raise ValueError(f"the shares are uneven, and {why}")
         self._gate.is_open = False
         if self.rank == 0:
-            warnings.warn(EVEN, stacklevel=3)
+            warnings.warn(f"all ranks keep even shares, because {why}", stacklevel=3)
 
 
 class TeamLoader:

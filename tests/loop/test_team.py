@@ -593,6 +593,16 @@ def no_sync(team: Team, net: Any, loader: Any) -> None:
         team.step()
 
 
+def another_batch_size(team: Team, net: nn.Module, loader: Any) -> None:
+    for (number,) in loader:
+        loss_of(team, net, number).backward()
+        team.step()
+        break
+    other = Team(net, None, batch_size=2 * BATCH)
+    other.load_state_dict(team.state_dict())
+    other.loader(dataset())
+
+
 MISUSES: dict[str, tuple[Any, str]] = {
     "no step": (no_step, "there was no team.step() after the last one"),
     "two steps for a batch, as in PPO": (two_steps, "take one share and one step for each batch"),
@@ -603,6 +613,7 @@ MISUSES: dict[str, tuple[Any, str]] = {
     "other terms later": (other_terms, "another number of terms than samples for the first time"),
     "a mask of a mean": (mask_of_a_mean, "compute it with reduction='none'"),
     "two losses of other numbers": (two_losses, "the losses of one pass have 12 and 11 terms"),
+    "another batch size": (another_batch_size, "this state has batch_size=24, and this Team has 48"),
     "two loaders": (lambda team, *_: team.loader(dataset()), "make another Team"),
     "a loader of no samples": (lambda *_: team_of(model()).loader(dataset(1)), "lower batch_size"),
 }
