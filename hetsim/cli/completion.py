@@ -39,7 +39,7 @@ COMMANDS = {
     ),
     "hetsim-catalogue": Command("shows the published step times of a GPU or a model", "--file --from --help --version", ("gpu", "")),
     "hetsim-compare": Command("compares two runs", "--help --html --json --perfetto --pictures --version --with"),
-    "hetsim-ddp-check": Command("verifies the gradients of a training script", "--help --processes --version"),
+    "hetsim-ddp-check": Command("verifies the gradients of a training script", "--help --minutes --processes --version"),
     "hetsim-launch": Command("starts one run on several hosts", "--help --master --node-rank --nodes --processes --version", ("config",)),
     "hetsim-methods": Command("lists the methods", "--help --json --version", ("method",)),
     "hetsim-report": Command("writes a page or a timeline of a run", "--help --html --perfetto --version"),

@@ -1,6 +1,6 @@
-"""A Team under `hetsim-ddp-check`: it changes an uneven split, stores the gradients of some steps, and ends the script.
+"""A Team whose gradients are compared with one process': it changes an uneven split, stores gradients, and ends the script.
 
-The command runs the script in several processes and then in one. Positions do not depend on the number of ranks, so the single process
+A caller runs the script in several processes and then in one. Positions do not depend on the number of ranks, so the single process
 takes the same global batches. A file contains the model's initial weights. Both runs write their gradients to a folder, whose name is in
 an environment variable.
 """
@@ -8,8 +8,6 @@ an environment variable.
 from __future__ import annotations
 
 import atexit
-import itertools
-import multiprocessing
 import os
 import sys
 import threading
@@ -30,25 +28,12 @@ from hetsim.ddp.used import Given, tensors
 from hetsim.policies.allocation import Allocation, proportional
 
 VARIABLE = "HETSIM_DDP_CHECK"
-START, SERIAL, WEIGHTED, REFUSED = "start-{}.pt", "serial.pt", "weighted.pt", "refused.txt"
+START, SERIAL, WEIGHTED = "start-{}.pt", "serial.pt", "weighted.pt"
 MIN_STEPS = 6
 KEPT_ENTRIES = 2**16
 """The number of evenly spaced entries of each parameter's gradient that are stored, because all steps are stored."""
 EPSILONS = {"tf32": 2.0**-10, "bf16": 2.0**-7}
 """The rounding errors of the precisions in which torch may compute products of f32, by their names."""
-PASSES_WITHOUT_A_TEAM = 3
-"""The number of backward passes that a script may run before it wraps its model, for example to allocate memory."""
-OWN_RANKS = (
-    "the script starts its ranks itself (mp.spawn), and the check starts them as torchrun does: "
-    "read RANK and WORLD_SIZE where they are set, and do not spawn"
-)
-ALONE = (
-    "each of the {} processes trains by itself, in no process group with the others: call torch.distributed.init_process_group() before "
-    "the Team, or give the script's option that does, such as --dist-url env://"
-)
-NO_TEAM = "the script trains a model that no Team wraps: "
-IN_LOOP = "call team.wrap(DDP(model))"
-IN_TRAINER = "create the Trainer from class BalancedTrainer(Balanced, Trainer), with Balanced of hetsim"
 
 
 @dataclass(frozen=True)
@@ -86,8 +71,6 @@ class Check:
     """The gradients of each step and model, by parameter: reduced, plainly averaged, and weighted by samples."""
 
     allocation: Allocation = Turning()
-    num_wrapped = 0
-    """The number of models that all Teams of the process have wrapped."""
 
     def __init__(self, folder: Path, rank: int, size: int) -> None:
         self.folder, self.rank, self.size = folder, rank, size
@@ -123,7 +106,6 @@ class Check:
 
     def begin(self, ddp: DistributedDataParallel, loss: str, present: Callable[[], Given]) -> Compared:
         """Write the model's initial weights in several processes, or load them in a single one. `present` is the gradients' batch."""
-        Check.num_wrapped += 1
         if not self.num_models:
             atexit.register(self.leave)
         for part in ddp.module.modules():
@@ -201,46 +183,6 @@ def checked(rank: int, size: int) -> Check | None:
     """The check that the command requests by an environment variable; None without a request."""
     folder = os.environ.get(VARIABLE)
     return Check(Path(folder), rank, size) if folder else None
-
-
-def refuse_own_ranks(folder: Path) -> None:
-    """Let a process that the script itself has started raise an error if it would join other processes' ranks."""
-    c10d: Any = dist.distributed_c10d
-    joined = c10d.rendezvous
-
-    def rendezvous(*arguments: Any, **options: Any) -> Any:
-        if multiprocessing.parent_process() is None:
-            return joined(*arguments, **options)
-        raise refused(folder, OWN_RANKS)
-
-    c10d.rendezvous = rendezvous
-
-
-def refuse_other_training(folder: Path, processes: int) -> None:
-    """Let a script raise an error if it trains without a Team, because it would train to its end."""
-    passes, backward = itertools.count(1), torch.autograd.backward
-
-    def watched(*arguments: Any, **options: Any) -> None:
-        if Check.num_wrapped:
-            torch.autograd.backward = backward
-        elif processes > 1 and not (dist.is_initialized() and dist.get_world_size() > 1):
-            raise refused(folder, ALONE.format(processes))
-        elif next(passes) > PASSES_WITHOUT_A_TEAM:
-            raise refused(folder, NO_TEAM + (IN_TRAINER if "transformers.trainer" in sys.modules else IN_LOOP))
-        backward(*arguments, **options)
-
-    torch.autograd.backward = watched
-
-
-def refused(folder: Path, sentence: str) -> ValueError:
-    """The error with this sentence. The command prints the sentence."""
-    (folder / REFUSED).write_text(sentence, encoding="utf-8")
-    return ValueError(sentence)
-
-
-if VARIABLE in os.environ:
-    refuse_own_ranks(Path(os.environ[VARIABLE]))
-    refuse_other_training(Path(os.environ[VARIABLE]), int(os.environ.get("WORLD_SIZE", "1")))
 
 
 def rounding_of_products(module: torch.nn.Module, device: torch.device) -> float:

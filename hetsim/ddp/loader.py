@@ -129,6 +129,9 @@ class Reshuffled:
 class _Batches:
     """The batch sampler of a TeamLoader."""
 
+    is_divided = True
+    """Whether the batches of a single process are those of several together. `hetsim-ddp-check` reads it."""
+
     def __init__(self, loader: TeamLoader) -> None:
         self._loader = loader
 

@@ -66,6 +66,9 @@ class DrawnBatches:
 class _Ranges:
     """A batch sampler."""
 
+    is_divided = True
+    """Whether the batches of a single process are those of several together. `hetsim-ddp-check` reads it."""
+
     def __init__(self, draw: Callable[[], Iterator[list[int]]]) -> None:
         self._draw = draw
 

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from hetsim.policies.allocation.base import Allocation
+from hetsim.coordination.all_reduce import SynchronousAllReduce
+from hetsim.coordination.overlapped_all_reduce import OverlappedAllReduce
+from hetsim.gradcheck.turning import Turning, refused
+from hetsim.policies.allocation.base import Allocation, Fixed
 from hetsim.policies.weighting import PerSample, PerWorker
 from hetsim.runtime.experiment import Experiment
 
@@ -75,3 +79,21 @@ def check_allocation(experiment: Experiment) -> None:
             f"allocation={type(allocation).__name__} measures gradients before the run, and your loop has none before it begins: set "
             "allocation.repetitions=0, or take allocation=dbs, which measures your steps"
         )
+
+
+def with_uneven_shares(experiment: Experiment, num_ranks: int, models: Sequence[Any]) -> Experiment:
+    """The experiment under `hetsim-ddp-check`: shares are uneven, and change unless a model is sharded. One rank is one worker.
+
+    Raises ValueError for a method whose steps are not along the gradient of a whole batch.
+    """
+    if type(experiment.coordination) not in (SynchronousAllReduce, OverlappedAllReduce):
+        raise refused(
+            f"method={experiment.method} does not step along the gradient of a whole batch, so there is nothing to compare: check the "
+            "script with method=ddp"
+        )
+    if num_ranks == 1:
+        node = replace(experiment.cluster.nodes[0], max_samples=None)
+        experiment = replace(experiment, cluster=replace(experiment.cluster, nodes=(node,)))
+    is_sharded = any(hasattr(model, "set_requires_gradient_sync") for model in models)
+    allocation = Fixed(parts=list(range(experiment.num_workers, 0, -1))) if is_sharded else Turning()
+    return with_allocation(experiment, allocation)

@@ -17,6 +17,7 @@ from hetsim import checks
 from hetsim.checkpoints.file import classes_of
 from hetsim.distributed.pacing.padding import Pace
 from hetsim.effects import Batch
+from hetsim.gradcheck.turning import is_checked
 from hetsim.loop.clock import clock_of
 from hetsim.loop.followed import Gate, Multiples
 from hetsim.loop.lanes import Lanes
@@ -28,6 +29,7 @@ from hetsim.loop.method import (
     experiment_of,
     experiment_of_words,
     with_allocation,
+    with_uneven_shares,
     with_whole_batches,
 )
 from hetsim.loop.model import ModelTask, UsersOptimizer
@@ -107,6 +109,8 @@ class Team:
         lanes = Lanes(group)
         checks.whole("accumulate", accumulate)
         least = 0 if max_samples is None else checks.whole("max_samples", max_samples) * accumulate
+        if is_checked() and lanes.everyone.size == 1:
+            least = 0
         bounds = [int(bound) or batch_size for (bound,) in lanes.everyone.control.gather_numbers(float(least))]
         named = (f"allocation={allocation}", *STEADY.get(allocation, ())) if isinstance(allocation, str) else ()
         words = [*words_for({"method": method, "batch_size": batch_size, "seed": seed}), *named, *words_for(keys)]
@@ -149,9 +153,7 @@ class Team:
         group: Any = None, **options: Any,
     ) -> Team:  # fmt: skip
         team = cls.__new__(cls)
-        lanes = Lanes(group)
-        check_num_ranks(experiment, lanes.everyone.size)
-        team._set_up(model, optimizer, experiment, lanes, **options)
+        team._set_up(model, optimizer, experiment, Lanes(group), **options)
         return team
 
     def _set_up(
@@ -159,6 +161,10 @@ class Team:
         accumulate: int = 1, multiple_of: int = 1, verified: bool = False, trace: str | Path | None = None,
     ) -> None:  # fmt: skip
         experiment = with_whole_batches(experiment)
+        models = [model] if isinstance(model, nn.Module) else list(model)
+        if is_checked():
+            experiment, verified = with_uneven_shares(experiment, lanes.everyone.size, models), True
+        check_num_ranks(experiment, lanes.everyone.size)
         check_allocation(experiment)
         self._accumulate = checks.whole("accumulate", accumulate)
         self._classes = classes_of(experiment)
@@ -178,7 +184,6 @@ class Team:
         self.rank: int = lanes.everyone.rank
         self.size: int = lanes.everyone.size
         self._pace = Pace("none")
-        models = [model] if isinstance(model, nn.Module) else list(model)
         self._clock = clock_of(next((parameter.device for model in models for parameter in model.parameters()), torch.device("cpu")))
         self._model = Wrapped(models, experiment, self._clock)
         self._is_timed = not self._model.reduces or trace is not None or experiment.coordination.allocation.has("observe")
