@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ VARIABLE = "HETSIM_GRADIENT_CHECK"
 REFUSED = "refused.txt"
 """The file with the sentence why a script cannot be checked."""
 
+_teams = itertools.count()
+
 
 def is_checked() -> bool:
     """Whether `hetsim-ddp-check` has started this process."""
@@ -25,6 +28,14 @@ def refused(sentence: str) -> ValueError:
     """The error with this sentence. The command prints the sentence."""
     (Path(os.environ[VARIABLE]) / REFUSED).write_text(sentence, encoding="utf-8")
     return ValueError(sentence)
+
+
+def batch_of_all(batch_size: int, num_ranks: int) -> int:
+    """The batch size of this process' next Team in several processes, also in one: scripts may multiply it by the number of processes."""
+    path = Path(os.environ[VARIABLE]).parent / f"batch-{next(_teams)}"
+    if num_ranks > 1:
+        path.write_text(str(batch_size), encoding="utf-8")
+    return int(path.read_text(encoding="utf-8")) if path.is_file() else batch_size
 
 
 @dataclass(frozen=True)

@@ -186,7 +186,17 @@ class Comparison:
         pairs = [(step, other) for step, other in pairs if self._distance(step, other, "weights") <= self.bound]
         if not pairs:
             raise ValueError("one process has other weights than several, although it loads theirs: do not change them between two steps")
+        self._check_samples(pairs[-1][0], alone)
         return pairs
+
+    def _check_samples(self, step: Record, alone: Record) -> None:
+        """Raise ValueError if a Team of one process had other samples than those of several, until this step."""
+        ours, its = (
+            {sample for record in records for batch in record["loaders"].get(step["loader"], [])[: step["batches"]] for sample in batch}
+            for records in (self.ranks, [alone])
+        )
+        if step["loader"] in alone["divided"] and not its <= ours:
+            raise ValueError("a Team draws other samples in one process than in several: give it the same dataset, batch_size and seed")
 
     def _check_counts(self, alone: Mapping[Any, Record]) -> None:
         """Raise ValueError if one process steps at other places. `alone` are its steps by their keys."""

@@ -111,7 +111,7 @@ class Watch:
             if scale is not None:
                 grad = grad / scale.to(grad.device)
             self._epsilon = max(self._epsilon, torch.finfo(grad.dtype).eps)
-            squares += float(grad.double().pow(2).sum())
+            squares += float(torch.linalg.vector_norm(grad, dtype=torch.promote_types(grad.dtype, torch.float32))) ** 2
             weights.append(weight)
             gradient.append(kept(grad))
         key = (number, self._draws.number, sum(step["key"][:2] == (number, self._draws.number) for step in self._steps))

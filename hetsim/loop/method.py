@@ -9,7 +9,7 @@ from typing import Any
 
 from hetsim.coordination.all_reduce import SynchronousAllReduce
 from hetsim.coordination.overlapped_all_reduce import OverlappedAllReduce
-from hetsim.gradcheck.turning import Turning, refused
+from hetsim.gradcheck.turning import Turning, batch_of_all, refused
 from hetsim.policies.allocation.base import Allocation, Fixed
 from hetsim.policies.weighting import PerSample, PerWorker
 from hetsim.runtime.experiment import Experiment
@@ -91,9 +91,10 @@ def with_uneven_shares(experiment: Experiment, num_ranks: int, models: Sequence[
             f"method={experiment.method} does not step along the gradient of a whole batch, so there is nothing to compare: check the "
             "script with method=ddp"
         )
+    batch_size = batch_of_all(experiment.batch_size, num_ranks)
     if num_ranks == 1:
         node = replace(experiment.cluster.nodes[0], max_samples=None)
-        experiment = replace(experiment, cluster=replace(experiment.cluster, nodes=(node,)))
+        experiment = replace(experiment, cluster=replace(experiment.cluster, nodes=(node,)), batch_size=batch_size)
     is_sharded = any(hasattr(model, "set_requires_gradient_sync") for model in models)
     allocation = Fixed(parts=list(range(experiment.num_workers, 0, -1))) if is_sharded else Turning()
     return with_allocation(experiment, allocation)

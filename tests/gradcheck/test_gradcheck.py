@@ -107,6 +107,7 @@ TABLE = {
         team(loop=TEAM_WINDOW, options=", accumulate=2", loader=", num_workers=2"),
         RIGHT,
     ),
+    "a Team whose batch size depends on the number of processes": (team(model=edited(TEAM_MODEL, ("=12", "=6 * size"))), RIGHT),
     "a Team with bounds": (team(options=", max_samples=8"), RIGHT),
     "a Team rightly verified": (team("team.share(F.mse_loss(model(X)[:, 0], Y))", options=", verified=True"), RIGHT),
     "a Team of tokens": (
@@ -174,6 +175,10 @@ TABLE = {
             model=edited(MODEL, ("model = DDP(net)", "")),
         ),
         "each of the 2 processes trains by itself",
+    ),
+    "other samples of a Team": (
+        team(data=edited(TEAM_DATA, ("exp().sum(1))", "exp().sum(1) * size)"))),
+        "a Team draws other samples in one process than in several",
     ),
     "no step": (script(edited(STEP, ("optimizer.step()", ""))), "has ended without a step"),
     "a Team that trains locally": (team(options=', method="diloco"'), "check the script with method=ddp"),
