@@ -15,10 +15,10 @@ def main(checkpoint):
     x = torch.randn(3000, 20)
     dataset = data.TensorDataset(x, x[:, :3].argmax(dim=1))
     model = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 3))
-    sampler = data.DistributedSampler(dataset)
-    loader = data.DataLoader(dataset, batch_size=100, sampler=sampler)
     model = DDP(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    sampler = data.DistributedSampler(dataset)
+    loader = data.DataLoader(dataset, batch_size=100, sampler=sampler)
     for epoch in range(2):
         sampler.set_epoch(epoch)
         for inputs, targets in loader:

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.utils import data
 
-from hetsim.ddp import Team
+from hetsim import Team
 
 
 class Classifier(lightning.LightningModule):
@@ -16,17 +16,17 @@ class Classifier(lightning.LightningModule):
         torch.manual_seed(0)
         self.model = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 3))
 
-    def train_dataloader(self):  # the process group is there by now
+    def train_dataloader(self):  # the model is a DistributedDataParallel by now
         x = torch.randn(3000, 20, generator=torch.Generator().manual_seed(0))
-        self.team = Team(batch_size=300)
+        self.team = Team(self.trainer.strategy.model, None, batch_size=300, allocation="dbs")
         return self.team.loader(data.TensorDataset(x, x[:, :3].argmax(dim=1)))
-
-    def on_train_start(self):
-        self.team.wrap(self.trainer.strategy.model)
 
     def training_step(self, batch, _):
         inputs, targets = batch
-        return nn.functional.cross_entropy(self.model(inputs), targets)
+        return self.team.share(nn.functional.cross_entropy(self.model(inputs), targets, reduction="none"))
+
+    def on_before_optimizer_step(self, _):  # before Lightning clips
+        self.team.step()
 
     def on_train_epoch_end(self):
         self.print(f"epoch {self.current_epoch}: shares {self.team.shares}")

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils import data
 
-from hetsim.ddp import Team
+from hetsim import Team
 
 
 def main(checkpoint):
@@ -17,19 +17,19 @@ def main(checkpoint):
     x = torch.randn(3000, 20)
     dataset = data.TensorDataset(x, x[:, :3].argmax(dim=1))
     model = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 3))
-    team = Team(batch_size=300, allocation="dbs")
-    loader = team.loader(dataset)
-    model = team.wrap(DDP(model))
+    model = DDP(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    team = Team(model, optimizer, batch_size=300, allocation="dbs")
+    loader = team.loader(dataset)
     for epoch in range(2):
         for inputs, targets in loader:
-            loss = nn.functional.cross_entropy(model(inputs), targets)
+            loss = team.share(nn.functional.cross_entropy(model(inputs), targets, reduction="none"))
             optimizer.zero_grad()
             loss.backward()
-            optimizer.step()
+            team.step()
         if dist.get_rank() == 0:
             print(f"epoch {epoch}: loss {loss.item():.3f}")
-            torch.save({"model": model.module.state_dict(), "epoch": epoch + 1, "team": team.state_dict()}, checkpoint)
+            torch.save({"model": model.module.state_dict(), "epoch": epoch + 1}, checkpoint)
     dist.destroy_process_group()
 
 
