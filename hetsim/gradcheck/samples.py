@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
+from hetsim.gradcheck.turning import refused
+
 
 class _Pickler(pickle.Pickler):
     """A tensor is stored without the rest of its storage, and as the same bytes in each process."""
@@ -34,7 +36,7 @@ def packed(sample: Any) -> bytes:
     try:
         _Pickler(buffer).dump(sample)
     except (pickle.PicklingError, TypeError, AttributeError) as error:
-        raise ValueError(f"a sample of type {type(sample).__name__} cannot be given to another process ({error})") from None
+        raise refused(f"a sample of type {type(sample).__name__} cannot be given to another process ({error})") from None
     return buffer.getvalue()
 
 
@@ -65,7 +67,7 @@ def merged(batches: Sequence[Any]) -> Any:
         return parts if isinstance(first, list) else type(first)(*parts) if hasattr(first, "_fields") else tuple(parts)
     if not isinstance(first, torch.Tensor) and all(batch == first for batch in batches):
         return first
-    raise ValueError(
+    raise refused(
         "the dataset yields whole batches whose tensors differ in more than their first dimension, so one process cannot get those of all "
         "ranks: let it yield samples, and give the DataLoader a batch_size"
     )

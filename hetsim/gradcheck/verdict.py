@@ -13,6 +13,8 @@ import torch
 from hetsim.gradcheck.plan import windows
 
 Record = Mapping[str, Any]
+HALF = 0.02
+"""The largest difference that may come from a reduction in 16 bits."""
 MARGIN = 10
 """Gradients of other samples must differ by at least this many times the difference of the gradients that are compared."""
 COARSE = 1e-5
@@ -27,7 +29,10 @@ UNREDUCED = (
     "pass of a step, or all-reduce the gradients"
 )
 UNEQUAL = "the ranks train different weights from the beginning. Seed them alike, or broadcast the weights of rank 0"
-SAME = "all ranks draw the same samples. Give the DataLoader a DistributedSampler, and drop shuffle="
+SAME = (
+    "all ranks draw the same samples. Give the DataLoader a DistributedSampler, and drop shuffle=. Only ranks that compute parts of "
+    "one model (tensor parallelism) should have the same"
+)
 SUMMED = (
     "they are {n} times as large, as many as there are processes. Ranks' gradients are added up and not averaged, or the loss is the sum "
     "of all ranks' already"
@@ -58,6 +63,7 @@ STATED = (
     "what team.share gets as one number is no mean over this rank's samples. Pass unreduced losses (reduction='none'), or leave out "
     "verified=True: then shares stay even"
 )
+COMPRESSED = ". So small a difference may also be the rounding of a reduction in 16 bits, as by fp16_compress_hook"
 RANDOM = "random numbers are drawn between a batch and its step, and one process draws others. Turn them off for the check"
 NO_LOADER = (
     "the script draws samples without a DataLoader, so one process cannot get those of all ranks. Take a DataLoader for the check, whose "
@@ -167,10 +173,7 @@ class Comparison:
 
     def _distance(self, step: Record, other: Record, name: str = "gradient") -> float:
         if [len(tensor) for tensor in step[name]] != [len(tensor) for tensor in other[name]]:
-            raise ValueError(
-                "an optimizer has other parameters in one process than in another: build the model in the same way in each, and use "
-                "fully_shard rather than FullyShardedDataParallel"
-            )
+            raise ValueError("an optimizer has other parameters in one process than in another: build the model in the same way in each")
         return distance(step[name], other[name], self.epsilon)
 
     def _pairs(self, alone: Record, *, mixed: bool = True) -> list[tuple[Record, Record]]:
@@ -245,4 +248,6 @@ class Comparison:
             return NOTHING + NO_LOADER, True
         if any(record["has_batch_norm"] for record in self.ranks):
             return WRONG + NORMALISED, False
-        return WRONG + (STATED if self.steps[0]["loader"] in self.ranks[0]["divided"] else MEANS), True
+        is_small = all(self._distance(step, alone) < HALF for step, alone in wrong)
+        advice = STATED if self.steps[0]["loader"] in self.ranks[0]["divided"] else MEANS
+        return WRONG + advice + COMPRESSED * is_small, True

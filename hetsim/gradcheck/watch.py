@@ -39,6 +39,8 @@ ALONE = (
     "the script's option that does, such as --dist-url env://"
 )
 
+FLAT = "each rank of a FullyShardedDataParallel has only a flat part of the gradients, which cannot be compared: use fully_shard"
+
 
 class Watch:
     """The records of this process. A single process follows a plan, which is in the folder."""
@@ -144,11 +146,14 @@ class Watch:
         """Turn dropout off, and record or freeze batch norm."""
         for part in module.modules() if module not in self._called else ():
             self._called.add(part)
+            if type(part).__name__ == "FullyShardedDataParallel":
+                self._refuse(FLAT)
             if isinstance(part, nn.modules.dropout._DropoutNd):
                 part.p = 0.0
             elif isinstance(getattr(part, "dropout", None), float):  # of recurrent layers, of attention
                 part.dropout = 0.0  # type: ignore[assignment]
-            self._has_batch_norm |= isinstance(part, nn.modules.batchnorm._BatchNorm) and not isinstance(part, nn.SyncBatchNorm)
+            is_batch_norm = isinstance(part, nn.modules.batchnorm._BatchNorm) and not isinstance(part, nn.SyncBatchNorm)
+            self._has_batch_norm |= is_batch_norm and part.training
         if self._frozen and isinstance(module, nn.modules.batchnorm._BatchNorm):
             module.training = False
 

@@ -43,7 +43,9 @@ from hetsim.cli.ddp_check import Script, check
 from hetsim.gradcheck import launched, verdict
 from hetsim.gradcheck.turning import VARIABLE
 
-FSDP = "from torch.distributed.fsdp import fully_shard"
+FSDP = "from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard"
+HOOKS = "from torch.distributed.algorithms.ddp_comm_hooks import default_hooks"
+FLAT = edited(MODEL, ("DDP(net)", 'FullyShardedDataParallel(net, device_id=torch.device("cpu"))'))
 SHARDED = "net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))\nfully_shard(net)\nmodel = net"
 TEAM_DATA = "x = torch.randn(200, 4)\ndata = TensorDataset(x, x.exp().sum(1))"
 TEAM_MODEL = (
@@ -146,6 +148,10 @@ TABLE = {
         script(edited(STEP, ("F.mse_loss(model(X)[:, 0], Y)", "F.cross_entropy(model(X) @ model(X).T, torch.arange(len(X)))"))),
         verdict.MEANS,
     ),
+    "a reduction in 16 bits": (
+        script(imports=HOOKS, model=MODEL + "model.register_comm_hook(None, default_hooks.fp16_compress_hook)"),
+        verdict.MEANS + verdict.COMPRESSED,
+    ),
     "a Team wrongly verified": (
         team(
             "team.share(F.cross_entropy(model(X).transpose(1, 2), Y))",
@@ -180,6 +186,7 @@ TABLE = {
         team(data=edited(TEAM_DATA, ("exp().sum(1))", "exp().sum(1) * size)"))),
         "a Team draws other samples in one process than in several",
     ),
+    "FSDP1": (script(imports=FSDP, model=FLAT), "use fully_shard"),
     "no step": (script(edited(STEP, ("optimizer.step()", ""))), "has ended without a step"),
     "a Team that trains locally": (team(options=', method="diloco"'), "check the script with method=ddp"),
 }

@@ -16,7 +16,7 @@ from hetsim.cli import ddp_check
 from hetsim.gradcheck import verdict
 from hetsim.gradcheck.plan import Windows, mix, plan, windows
 from hetsim.gradcheck.samples import merged, packed
-from hetsim.gradcheck.turning import Turning
+from hetsim.gradcheck.turning import REFUSED, VARIABLE, Turning
 from hetsim.gradcheck.watch import rounding_of_products
 
 
@@ -132,18 +132,21 @@ def test_a_gradient_that_is_not_finite_is_not_right() -> None:
         assert not verdict.Comparison([ranks]).verdict(alone).right
 
 
-def test_samples_are_the_same_bytes_in_each_process() -> None:
+def test_samples_are_the_same_bytes_in_each_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And without the rest of a tensor's storage."""
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
     data = torch.arange(1_000_000)
 
     assert packed((data[3:5], "a")) == packed((torch.tensor([3, 4]), "a"))
     assert len(packed(data[3:5])) < 500
     with pytest.raises(ValueError, match="cannot be given to another process"):
         packed(lambda: 0)
+    assert "type function" in (tmp_path / REFUSED).read_text(encoding="utf-8")
 
 
-def test_batches_are_merged_row_by_row() -> None:
+def test_batches_are_merged_row_by_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In dictionaries and tuples; other shapes are refused."""
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
     whole = merged([{"x": torch.zeros(2, 3), "y": (torch.ones(2), "word")}, {"x": torch.ones(1, 3), "y": (torch.ones(1), "word")}])
 
     assert whole["x"].shape == (3, 3)
