@@ -31,7 +31,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import TensorDataset
 
 import hetsim
-from hetsim.ddp import Team
+from hetsim import Team
 
 WORDS = ("backend=dist", "workload=digits", "batch_size=64", "budget.epochs=null", "pictures=false", "cluster=uniform4")
 FAST = "count: 3, seconds_per_sample: 2e-3, overhead_seconds: 2e-3"
@@ -51,15 +51,15 @@ def ranks(rank: int, folder: Path, allocation: str, slow: float, port: int) -> N
     torch.set_num_threads(1)
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     dist.init_process_group("gloo", rank=rank, world_size=RANKS)
-    team = Team(BATCH_SIZE, allocation, trace=str(folder))
-    model = team.wrap(DistributedDataParallel(nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 3))))
+    model = DistributedDataParallel(nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 3)))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    team = Team(model, optimizer, batch_size=BATCH_SIZE, allocation=allocation, trace=folder)
     x = torch.randn(BATCH_SIZE * STEPS, 20)
     for inputs, targets in team.loader(TensorDataset(x, x[:, :3].argmax(dim=1))):
         time.sleep(SECONDS * len(inputs) * (slow if rank == 1 else 1.0))
         optimizer.zero_grad()
-        nn.functional.cross_entropy(model(inputs), targets).backward()
-        optimizer.step()
+        team.share(nn.functional.cross_entropy(model(inputs), targets, reduction="none")).backward()
+        team.step()
     team.close()
     dist.barrier()
     dist.destroy_process_group()

@@ -47,7 +47,7 @@ FIRST = (
     *("owned/test_owned_data.py", "losses/test_saved_losses.py", "test_python.py", "advise/test_advise.py"),
     *("workloads/test_loader_workers.py", "test_command.py", "test_studies.py", "workloads/test_models.py", "test_sweeps.py"),
     *("losses/test_succession.py", "distributed/test_killed_processes.py", "security/test_folders.py", "losses/test_losses.py"),
-    *("distributed/test_hosts.py", "losses/test_launched_losses.py", "test_site.py", "ddp/test_ddp_laws.py", "ddp/test_ddp_loops.py"),
+    *("distributed/test_hosts.py", "losses/test_launched_losses.py", "test_site.py", "loop/test_team.py", "loop/test_team_methods.py"),
     *("test_wheel.py", "fuzz/test_fuzz.py"),
 )
 """The files that take longest: none of them is to begin when the other test processes are about to end."""

@@ -172,7 +172,7 @@ def _functions() -> dict[str, int]:
 def import_hetsim() -> None:
     import hetsim
     import hetsim.api
-    import hetsim.ddp
+    import hetsim.loop
     import hetsim.sim  # noqa: F401
 
 
@@ -327,7 +327,7 @@ def team() -> Iterator[None]:
     import torch
     import torch.distributed as dist
 
-    from hetsim.ddp import Team
+    from hetsim import Team
 
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
@@ -335,11 +335,11 @@ def team() -> Iterator[None]:
     model: torch.nn.Module = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1))
     data = torch.utils.data.TensorDataset(torch.ones(32, 1), torch.ones(32, 1))
     yield
-    team = Team(8, trace="team")
+    team = Team(model, torch.optim.SGD(model.parameters(), lr=1.0), batch_size=8, trace="team")
     loader = team.loader(data, generator=torch.Generator())  # of its own, because a DataLoader draws a seed
-    model = team.wrap(model)
     for inputs, targets in loader:
-        torch.nn.functional.mse_loss(model(inputs), targets).backward()
+        team.share(torch.nn.functional.mse_loss(model(inputs), targets, reduction="none")).backward()
+        team.step()
     team.close()
     yield
     dist.destroy_process_group()

@@ -20,8 +20,6 @@ import torch
 import torch.distributed as dist
 from processes import forking
 
-import hetsim.ddp  # noqa: F401  before a script has the check's variable, with which no process of multiprocessing may join
-
 SECONDS = 240
 """How long all of it may take."""
 
@@ -31,7 +29,7 @@ def world(size: int, function: Callable[..., Any], *arguments: Any, joined: bool
 
     Without `joined`, there is no process group yet, and it is `function(rank, size, *arguments)`.
     """
-    context = forking("torch.nn.parallel", "hetsim.ddp")
+    context = forking("torch.nn.parallel", "hetsim.loop")
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     pipes = [context.Pipe(duplex=False) for _ in range(size)]
     processes = [

@@ -15,7 +15,7 @@ PROGRAMS = {
     for path in PACKAGE.rglob("*.py")
     if '\nif __name__ == "__main__":\n' in path.read_text(encoding="utf-8")
 }
-STARTED = {"hetsim.ddp.launched"}
+STARTED = {"hetsim.gradcheck.launched"}
 """What runs a script of the user's."""
 
 

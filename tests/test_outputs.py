@@ -18,11 +18,11 @@ import hetsim
 from hetsim.catalogue.own import catalogue_of
 from hetsim.catalogue.tables import OWN
 from hetsim.cli.command import Parser
-from hetsim.ddp.trace import check_holds_nothing_else
 from hetsim.errors import RunFailed
 from hetsim.files.folder import FILES
 from hetsim.files.outputs import MARKS, is_output
 from hetsim.files.writing import unfinished, written_whole
+from hetsim.loop.trace import check_holds_nothing_else
 
 pytestmark = pytest.mark.slow
 

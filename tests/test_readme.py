@@ -149,8 +149,8 @@ def test_the_map_of_the_code_has_every_room() -> None:
     """Each folder of the package stands in the tree of CONTRIBUTING.md, and each file of a Team, whose names say little by themselves."""
     tree = re.search(r"```\nhetsim/\n(.*?)```", CONTRIBUTING, flags=re.DOTALL)
     assert tree is not None
-    files = {path.name for path in (ROOT / "hetsim" / "ddp").glob("*.py")} - {"__init__.py"}
-    assert files - set(re.findall(r"\w+\.py", tree[1].split("  ddp/")[1].split("How it is started")[0])) == set()
+    files = {path.name for path in (ROOT / "hetsim" / "loop").glob("*.py")} - {"__init__.py"}
+    assert files - set(re.findall(r"\w+\.py", tree[1].split("  loop/")[1].split("How it is started")[0])) == set()
     rooms = {path.parent.name for path in (ROOT / "hetsim").rglob("__init__.py") if path.parent != ROOT / "hetsim"}
 
     assert rooms - set(re.findall(r"(\w+)/", tree[1])) == set()

@@ -16,7 +16,7 @@ TRIPS = {
         ("hetsim.distributed.launch.supervision", "hetsim.distributed.rank.surviving", "hetsim.distributed.rank.regrouping"),
         ("hetsim.distributed",),
     ),
-    "a Team, in ddp/": (("hetsim.ddp.team",), ("hetsim.ddp",)),
+    "a Team, in loop/": (("hetsim.loop.team",), ("hetsim.loop",)),
     "a run's config, in config/, sweeps/ and trust/": (("hetsim.sweeps.job",), ("hetsim.config", "hetsim.sweeps", "hetsim.trust")),
     "hetsim.run, in api/, config/, sweeps/ and trust/": (
         ("hetsim.api.calls",),

@@ -6,26 +6,54 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from hetsim.effects import Batch
 from hetsim.workloads.device import keep_kernels
 
-DECIDED = ("batch_size", "batch_sampler", "sampler")
+DECIDED = ("batch_size", "batch_sampler")
 """Options of a DataLoader that the Team decides."""
 
 
 def check_options(dataset: Any, options: Mapping[str, Any]) -> None:
     """Raise ValueError for a dataset or options with which ranks would not get their shares."""
-    if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
-        raise ValueError("an IterableDataset has its own order of samples, so no rank can get its share: take a Dataset with indices")
-    if not hasattr(dataset, "__len__"):
+    if not is_stream(dataset) and not hasattr(dataset, "__len__"):
         raise ValueError("the dataset has no __len__, by which an epoch is divided: add it")
     for name in DECIDED:
         if name in options:
             raise ValueError(f"{name} is decided by the Team, whose batch_size is that of all ranks together: leave it out of the loader")
     if options.get("in_order") is False:
         raise ValueError("in_order=False hands batches out in any order, and each must be the one that was asked for: leave it out")
+
+
+def is_stream(dataset: Any) -> bool:
+    """Whether the dataset has an order of its own, and no indices."""
+    return isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__")
+
+
+class StreamedBatches:
+    """Batches of an IterableDataset: as many of this rank's next samples as its range has. The stream begins again at its end."""
+
+    def __init__(self, dataset: Any, options: Mapping[str, Any]) -> None:
+        self._collate = options.get("collate_fn") or default_collate
+        self._samples: Iterator[Any] = iter(())
+        self.loader: DataLoader[Any] = DataLoader(dataset, **{**options, "batch_size": None, "collate_fn": _itself})
+
+    def get(self, batch: Batch) -> Any:
+        """The next samples."""
+        return self._collate([self._next() for _ in range(batch.samples)])
+
+    def _next(self) -> Any:
+        for sample in self._samples:
+            return sample
+        self._samples = iter(self.loader)
+        for sample in self._samples:
+            return sample
+        raise ValueError("the IterableDataset has no samples on this rank: give each rank a part of the stream")
+
+
+def _itself(sample: Any) -> Any:
+    return sample
 
 
 class DrawnBatches:

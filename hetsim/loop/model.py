@@ -60,11 +60,11 @@ class ModelTask(Task):
         self._placed = torch.cat([*(place.reshape(-1) for place in self._places), *self._tail])
         return self._placed
 
-    def sum_of_weights(self) -> float:
-        """The sum of all weights. 0 for a model of which each rank has a part."""
+    def squared_norm(self) -> float:
+        """The sum of the squares of all weights. 0 for a model of which each rank has a part."""
         if any(isinstance(parameter, DTensor) for parameter in self.trained):
             return 0.0
-        return float(torch.stack([parameter.detach().sum(dtype=torch.float64).cpu() for parameter in self.trained]).sum())
+        return float(torch.stack([parameter.detach().double().square().sum().cpu() for parameter in self.trained]).sum())
 
     def place(self, at: Any) -> None:
         """Set the model's weights to a vector, unless they are."""

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any
+
+import torch
 
 from hetsim.coordination.plan import Layout, Plan, Split
 from hetsim.effects import Batch
@@ -58,6 +62,34 @@ def foreseen(plan: Plan, rank: int, start: int, shares: Sequence[int]) -> Iterat
         start = split.stop
         if split[rank]:
             yield split[rank]
+
+
+class SampledOrder:
+    """The sample at each position of an epoch, as a sampler of the first worker draws it."""
+
+    def __init__(self, sampler: Any, group: Any, per_epoch: int) -> None:
+        self.per_epoch = per_epoch
+        self._sampler, self._group = sampler, group
+        self.drawn: tuple[int, torch.Tensor] | None = None
+        """The epoch that is under way, and its samples."""
+
+    def begin(self, epoch: int) -> None:
+        """Draw an epoch, unless it is known. All workers call this method."""
+        if self.drawn is None or self.drawn[0] != epoch:
+            drawn = torch.zeros(self.per_epoch, dtype=torch.float64)  # gloo's sums are of floats, which are exact here
+            if self._group.rank == 0:
+                samples = torch.tensor([int(index) for index in islice(self._sampler, self.per_epoch)], dtype=torch.float64)
+                drawn[: len(samples)] = samples + 1
+            self.drawn = epoch, self._group.sum(drawn).long() - 1
+            if bool((self.drawn[1] < 0).any()):
+                raise ValueError(f"the sampler drew fewer samples than the {self.per_epoch} of an epoch: its __len__ must be their number")
+
+    def indices(self, batch: Batch) -> list[int]:
+        """The samples at these positions of the epoch that is under way."""
+        assert self.drawn is not None
+        offset = batch.start % self.per_epoch
+        indices: list[int] = self.drawn[1][offset : offset + batch.samples].tolist()
+        return indices
 
 
 class EpochOrder:

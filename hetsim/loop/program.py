@@ -30,7 +30,7 @@ from hetsim.runtime.profiling import Profile
 from hetsim.runtime.rank import Checkpoint
 from hetsim.vector import nbytes
 
-SAME = 1e-4
+SAME = 1e-5
 """The largest relative difference of numbers that are equal on all ranks. GPUs and CPUs round differently."""
 MAX_FORESEEN = 100_000
 """The number of global batches after the last commit among which a range is looked for."""
@@ -134,10 +134,10 @@ class EpochPrograms:
 
     def _check_alike(self) -> None:
         """Raise ValueError on all ranks if their learning rates, or the weights of a model that reduces its gradients, differ."""
-        rows = self._lanes.everyone.control.gather_numbers(self._optimizer.learning_rate, self._world.task.sum_of_weights())
+        rows = self._lanes.everyone.control.gather_numbers(self._optimizer.learning_rate, self._world.task.squared_norm())
         for numbers, what, remedy in zip(
             zip(*rows, strict=True),
-            ("learning rates", "sums of all weights"),
+            ("learning rates", "squared norms of the weights"),
             ("step the scheduler alike on all ranks", "all ranks must take the same steps of the optimizer"),
             strict=True,
         ):

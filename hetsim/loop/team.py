@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import nn
+from torch.utils.data import DistributedSampler
 
 from hetsim import checks
 from hetsim.checkpoints.file import classes_of
@@ -21,7 +22,7 @@ from hetsim.gradcheck.turning import is_checked
 from hetsim.loop.clock import clock_of
 from hetsim.loop.followed import Gate, Multiples
 from hetsim.loop.lanes import Lanes
-from hetsim.loop.loader import DrawnBatches, check_options
+from hetsim.loop.loader import DrawnBatches, StreamedBatches, check_options, is_stream
 from hetsim.loop.method import (
     STEADY,
     check_allocation,
@@ -33,7 +34,7 @@ from hetsim.loop.method import (
     with_whole_batches,
 )
 from hetsim.loop.model import ModelTask, UsersOptimizer
-from hetsim.loop.plan import EpochOrder
+from hetsim.loop.plan import EpochOrder, SampledOrder
 from hetsim.loop.program import EpochPrograms
 from hetsim.loop.shares import BY_TERMS, Terms
 from hetsim.loop.watch import Watch
@@ -55,6 +56,7 @@ NO_OPTIMIZER = (
     "a step without an optimizer needs gradients that are reduced already: pass the optimizer, or take method=ddp and a model under "
     "DistributedDataParallel or fully_shard"
 )
+STREAM = "an IterableDataset has an order of its own, and no end that all ranks know: pass steps_per_epoch, and no sampler"
 NO_LOADER = "the Team has no training set yet: call team.loader(…) first"
 ONE_LOADER = "a Team divides one training set, and has it: make another Team for another one"
 STATED = (
@@ -195,6 +197,8 @@ class Team:
         """Whether each step is along the mean over a batch of all workers."""
         self._programs: EpochPrograms | None = None
         self._saved: Mapping[str, Any] | None = None
+        self._sampled: SampledOrder | None = None
+        """The samples of this epoch, if a sampler draws them."""
         self._terms: Terms | None = None
         """The terms of the step that is under way; None if there is none."""
         self._num_parts = 0
@@ -215,23 +219,36 @@ class Team:
 
     # What a script calls
 
-    def loader(self, dataset: Any, *, shuffle: bool = True, drop_last: bool = False, device: Any = None, **options: Any) -> TeamLoader:
+    def loader(
+        self, dataset: Any, *, shuffle: bool = True, sampler: Any = None, drop_last: bool = False, steps_per_epoch: int | None = None,
+        device: Any = None, **options: Any,
+    ) -> TeamLoader:  # fmt: skip
         """A loader of this rank's batches. It replaces a DataLoader with a DistributedSampler, and shuffles each epoch by the seed.
 
         Each iteration goes to the end of the epoch, also after a `break` or a resume.
 
         Args:
-            dataset: a map-style Dataset.
+            dataset: a Dataset. Of an IterableDataset, each rank draws as many samples as it needs from its own stream.
             shuffle: whether to shuffle each epoch. You do not need `set_epoch`.
+            sampler: draws the samples of each epoch, on the first rank, for all: a WeightedRandomSampler, or one that sorts by length.
             drop_last: whether each epoch leaves out the samples that fill no whole batch of all ranks.
+            steps_per_epoch: the steps of an epoch of an IterableDataset, which begins again at its end.
             device: the device to which batches are moved. By default, batches are not moved.
             options: further arguments of a DataLoader, such as `num_workers`.
         """
         if self._programs is not None:
             raise ValueError(ONE_LOADER)
         check_options(dataset, options)
-        experiment = self._experiment
-        num_samples, batch_size = len(dataset), experiment.batch_size
+        experiment, batch_size = self._experiment, self._experiment.batch_size
+        streams = is_stream(dataset)
+        if streams is (steps_per_epoch is None) or (streams and sampler is not None):
+            raise ValueError(STREAM if streams else "steps_per_epoch is of an IterableDataset, and this dataset has a length: leave it out")
+        if isinstance(sampler, DistributedSampler):
+            raise ValueError("the Team divides the samples among the ranks: leave the DistributedSampler out")
+        if streams:
+            num_samples = checks.whole("steps_per_epoch", steps_per_epoch) * batch_size
+        else:
+            num_samples = len(dataset if sampler is None else sampler)
         per_epoch = num_samples // batch_size * batch_size if checks.flag("drop_last", drop_last) else num_samples
         if self._whole_batches and per_epoch % batch_size:
             raise ValueError("the last batch of an epoch has other shares than multiples of multiple_of: pass drop_last=True to the loader")
@@ -240,14 +257,17 @@ class Team:
                 f"the {num_samples} samples make no batch of {batch_size} for {experiment.num_workers} workers: lower batch_size"
             )
         order = EpochOrder(num_samples, per_epoch, seed=experiment.seed, shuffle=checks.flag("shuffle", shuffle))
-        described = repr((num_samples, per_epoch, order.indices(Batch(0, min(1000, per_epoch)))))
+        described = repr((num_samples, per_epoch, streams, sampler is None, order.indices(Batch(0, min(1000, per_epoch)))))
         self._lanes.check_agreed("the dataset, shuffle and drop_last", zlib.crc32(described.encode()))
         task = ModelTask(self._model.module, num_samples=per_epoch, reduces=self._model.reduces, counts=self._averages)
         self._users = UsersOptimizer(self._optimizer, task)
         self._programs = EpochPrograms(experiment, self._lanes, task, self._users, self._pace, classes=self._classes, trace=self._trace)
         if self._saved is not None:
             self._programs.resume(self._saved["content"])
-        return TeamLoader(self, self._programs, dataset, order, device, options)
+        self._sampled = None if sampler is None else SampledOrder(sampler, self._lanes.workers, per_epoch)
+        if self._sampled is not None and self._saved is not None:
+            self._sampled.drawn = self._saved["drawn"]
+        return TeamLoader(self, self._programs, dataset, None if streams else self._sampled or order, device, options)
 
     def share(self, losses: torch.Tensor, number: Any = None, *, mask: torch.Tensor | None = None, divided: bool = False) -> torch.Tensor:
         """This rank's share of the loss, for `backward`: the sum of its terms divided by the number of terms of all ranks.
@@ -315,6 +335,8 @@ class Team:
         weight = float(self.samples if number is None else number)
         given = torch.as_tensor(value).detach()
         own = given.to("cpu", torch.float64).flatten()
+        if not self.trains:
+            raise ValueError(f"rank {self.rank} serves, and has no values: call team.mean only where team.trains")
         with self.waiting():
             total = self._lanes.workers.sum(torch.cat([own * weight if weight else own * 0, own.new_tensor([weight])]))
         mean = total[:-1] / total[-1]
@@ -364,7 +386,8 @@ class Team:
         """
         if self._programs is None:
             raise ValueError(NO_LOADER)
-        return {"epoch": self._programs.epoch, "content": self._programs.saved()}
+        drawn = None if self._sampled is None else self._sampled.drawn
+        return {"epoch": self._programs.epoch, "content": self._programs.saved(), "drawn": drawn}
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
         """Resume from the last commit before `state_dict` was called. Call it on each rank, before `loader`.
@@ -474,13 +497,18 @@ class TeamLoader:
     """The batches of this rank, from where the loop is to the end of the epoch."""
 
     def __init__(
-        self, team: Team, programs: EpochPrograms, dataset: Any, order: EpochOrder, device: Any, options: Mapping[str, Any]
-    ) -> None:
+        self, team: Team, programs: EpochPrograms, dataset: Any, order: EpochOrder | SampledOrder | None, device: Any,
+        options: Mapping[str, Any],
+    ) -> None:  # fmt: skip
         self.dataset = dataset
         self._team = team
         self._programs = programs
         self._device = device
-        self._batches = DrawnBatches(dataset, order.indices, self._foresee, options)
+        self._batches: DrawnBatches | StreamedBatches
+        if order is None:
+            self._batches = StreamedBatches(dataset, options)
+        else:
+            self._batches = DrawnBatches(dataset, order.indices, self._foresee, options)
 
     def __len__(self) -> int:
         """The number of batches of a whole epoch, if the shares do not change."""
@@ -496,7 +524,9 @@ class TeamLoader:
 
     def steps(self) -> Iterator[Iterator[Any]]:
         """The batches of each step."""
-        programs = self._programs
+        programs, sampled = self._programs, self._team._sampled
+        if sampled is not None and self._team.trains:
+            sampled.begin(programs.epoch)
         programs.begin_epoch()
         while (asked := programs.asked) is not None:
             yield map(self._drawn, self._parts(asked.batch))

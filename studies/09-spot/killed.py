@@ -19,7 +19,7 @@ from torch import nn  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 from torch.utils.data import TensorDataset  # noqa: E402
 
-from hetsim.ddp import Team  # noqa: E402
+from hetsim import Team  # noqa: E402
 
 EVERY, LOST_IN, NUM_STEPS, WIDTH = 5, 8, 12, 5060
 
@@ -27,9 +27,9 @@ EVERY, LOST_IN, NUM_STEPS, WIDTH = 5, 8, 12, 5060
 def main(checkpoint: str, events: str) -> None:
     dist.init_process_group("gloo")
     torch.manual_seed(0)
-    model = nn.Linear(WIDTH, WIDTH)
+    model = DistributedDataParallel(nn.Linear(WIDTH, WIDTH))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
-    team = Team(batch_size=12, allocation="even")
+    team = Team(model, optimizer, batch_size=12)
     is_resumed = Path(checkpoint).exists()
 
     def note(what: str, seconds: float) -> None:
@@ -40,24 +40,24 @@ def main(checkpoint: str, events: str) -> None:
     note("began", BEGAN)
     if is_resumed:
         saved = torch.load(checkpoint, weights_only=True)
-        model.load_state_dict(saved["model"])
+        model.module.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])
         team.load_state_dict(saved["team"])
     x = torch.randn(12 * NUM_STEPS, WIDTH)
-    loader, ddp = team.loader(TensorDataset(x, x)), team.wrap(DistributedDataParallel(model))
+    loader = team.loader(TensorDataset(x, x))
     note("ready", time.time())
     for step, (inputs, targets) in enumerate(loader, start=1):
-        loss = nn.functional.mse_loss(ddp(inputs), targets)
+        loss = team.share(nn.functional.mse_loss(model(inputs), targets, reduction="none"))
         if step == LOST_IN and dist.get_rank() == 1 and not is_resumed:
             Path(events).with_name("killed").write_text(repr(time.time()), encoding="utf-8")
             os.kill(os.getpid(), signal.SIGKILL)
         optimizer.zero_grad()
         loss.backward()
-        optimizer.step()
+        team.step()
         note("step", time.time())
         if step % EVERY == 0 and dist.get_rank() == 0:
             before = time.time()
-            state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "team": team.state_dict()}
+            state = {"model": model.module.state_dict(), "optimizer": optimizer.state_dict(), "team": team.state_dict()}
             torch.save(state, f"{checkpoint}.new")
             Path(f"{checkpoint}.new").replace(checkpoint)
             note("saved", time.time() - before)

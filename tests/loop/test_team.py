@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import os
 import re
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compr
 from torch.distributed.fsdp import fully_shard
 from torch.nn.functional import cross_entropy, mse_loss
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import TensorDataset
+from torch.utils.data import DistributedSampler, IterableDataset, Sampler, TensorDataset
 
 from hetsim.files.summary_and_curve import read_summary
 from hetsim.loop import Team, team
@@ -74,6 +75,7 @@ def itself(net: nn.Module) -> nn.Module:
 
 LENGTHS = torch.randint(1, 7, (SAMPLES, 1), generator=torch.Generator().manual_seed(1))
 MASK = (torch.arange(6)[None] < LENGTHS).double()
+WEIGHTS = torch.rand(SAMPLES, 6, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
 TARGET = torch.randn(SAMPLES, 6, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
 LABELS = torch.where(MASK.bool(), torch.randint(0, 1, (SAMPLES, 6)), -100)
 
@@ -95,6 +97,10 @@ SHARES: dict[str, tuple[Any, Any]] = {
     "masked": (
         lambda team, output, number: team.share(errors(output, number), mask=MASK[number]),
         lambda output, number: (errors(output, number) * MASK[number]).sum() / MASK[number].sum(),
+    ),
+    "with class weights": (
+        lambda team, output, number: team.share(errors(output, number), mask=WEIGHTS[number]),
+        lambda output, number: (errors(output, number) * WEIGHTS[number]).sum() / WEIGHTS[number].sum(),
     ),
     "masked with not-a-number": (
         lambda team, output, number: team.share(torch.where(MASK[number].bool(), errors(output, number), torch.nan), mask=MASK[number]),
@@ -206,6 +212,55 @@ class TwoToOne(Allocation):
 
 def law_of_an_own_allocation() -> float:
     return distance(mean_loss, serial_mean, allocation=TwoToOne())
+
+
+class Drawing(Sampler[int]):
+    """Draws some samples again and leaves others out, by torch's generator, as a WeightedRandomSampler does."""
+
+    def __len__(self) -> int:
+        return 40
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(torch.randint(SAMPLES, (40,)).tolist())
+
+
+class Stream(IterableDataset[Any]):
+    """The odd or the even numbers, 20 of them."""
+
+    def __iter__(self) -> Iterator[tuple[int]]:
+        return iter([(2 * number + dist.get_rank(),) for number in range(20)])
+
+
+def law_of_orders() -> dict[str, Any]:
+    """What ranks get of a sampler, also after a resume in the middle of an epoch, and of a stream."""
+    torch.manual_seed(dist.get_rank())
+    found: dict[str, Any] = {}
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for kind, options in (("sampled", {"sampler": Drawing()}), ("streamed", {"steps_per_epoch": 3})):
+        saved: Any = None
+        steps: list[list[int]] = []
+        for until in (3, 100):
+            made = Team(net, optimizer, batch_size=12, allocation=UNEVEN)
+            if saved is not None:
+                made.load_state_dict(saved)
+            loader = made.loader(dataset() if kind == "sampled" else Stream(), **options)
+            for _ in range(made.epoch, 2):
+                for (number,) in loader:
+                    loss_of(made, net, number).backward()
+                    steps.append(from_all(number.tolist()).tolist())
+                    made.step()
+                    net.zero_grad()
+                    if len(steps) == until:
+                        break
+                if len(steps) == until:
+                    break
+            saved = made.state_dict()
+            drawn = saved["drawn"]
+            made.close()
+            found.setdefault(f"{kind}, drawn", []).append(None if drawn is None else (drawn[0], drawn[1].tolist()))
+        found[kind] = steps
+    return found
 
 
 def law_of_multiples() -> dict[str, Any]:
@@ -615,6 +670,12 @@ MISUSES: dict[str, tuple[Any, str]] = {
     "two losses of other numbers": (two_losses, "the losses of one pass have 12 and 11 terms"),
     "another batch size": (another_batch_size, "this state has batch_size=24, and this Team has 48"),
     "two loaders": (lambda team, *_: team.loader(dataset()), "make another Team"),
+    "a DistributedSampler": (
+        lambda *_: team_of(model()).loader(dataset(), sampler=DistributedSampler(dataset())),
+        "leave the Distrib",
+    ),
+    "a stream without steps": (lambda *_: team_of(model()).loader(Stream()), "pass steps_per_epoch"),
+    "steps of no stream": (lambda *_: team_of(model()).loader(dataset(), steps_per_epoch=3), "leave it out"),
     "a loader of no samples": (lambda *_: team_of(model()).loader(dataset(1)), "lower batch_size"),
 }
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
@@ -697,6 +758,18 @@ def test_a_stated_mean_trains_with_even_shares_and_a_remark(found: list[dict[str
     assert float(said["remarked"].split()[-1]) < EXACT
 
 
+def test_a_sampler_and_a_stream_have_their_order(found: list[dict[str, Any]]):
+    orders = result(found, "orders")
+    steps, ((first, one), (second, other)) = orders["sampled"], orders["sampled, drawn"]
+    assert (first, second) == (0, 1)
+    assert one != other
+    assert [sample for step in steps for sample in step] == [*one, *other]
+    assert [len(step) for step in steps] == [12, 12, 12, 4] * 2
+    streamed = orders["streamed"]
+    again = [[*(2 * (n % 20) for n in range(8 * k, 8 * k + 8)), *range(8 * k + 1, 8 * k + 9, 2)] for k in range(3)]
+    assert streamed == again * 2
+
+
 def test_shares_are_multiples(found: list[dict[str, Any]]):
     multiples = result(found, "multiples")
     assert (16, 8) in multiples["shares"]
@@ -769,6 +842,12 @@ def test_all_ranks_begin_with_the_weights_of_the_first(found: list[dict[str, Any
 
 def test_the_reduced_gradient_is_clipped(found: list[dict[str, Any]]):
     assert result(found, "clipping") == pytest.approx({"ddp": 1e-3, "ssgd": 1e-3}, rel=1e-3)
+
+
+@pytest.mark.parametrize("module", ["hetsim.ddp", "hetsim.ddp.trainer"])
+def test_the_old_team_says_the_new_line(module: str):
+    with pytest.raises(ImportError, match="hetsim.ddp.Team is hetsim.Team now: write `from hetsim import Team`"):
+        importlib.import_module(module)
 
 
 def test_logs_and_statistics_are_those_of_all_ranks(found: list[dict[str, Any]]):
