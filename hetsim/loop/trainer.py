@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.utils.data import IterableDataset, RandomSampler, SequentialSampler
 
+from hetsim.gradcheck.turning import is_checked
 from hetsim.loop.plan import num_steps
 from hetsim.loop.team import Team, TeamLoader
 from hetsim.policies.allocation.base import Allocation
@@ -72,7 +73,10 @@ class Balanced(_Trainer):  # type: ignore[misc]
     def get_train_dataloader(self) -> Any:
         """The Team's loader, with the dataset, collate function and workers of the Trainer's own loader."""
         plain = super().get_train_dataloader()
-        if not torch.distributed.is_initialized():
+        dist: Any = torch.distributed
+        if is_checked() and not dist.is_initialized():  # one process trains on the batches of several
+            dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        if not dist.is_initialized():
             return plain
         if self.args.auto_find_batch_size:
             raise ValueError("auto_find_batch_size would change the batch of all ranks: leave it out, and pass max_samples to the Trainer")
@@ -235,11 +239,13 @@ def halves(inputs: Mapping[str, Any], samples: int) -> tuple[dict[str, Any], dic
 
 def shuffles(loader: Any) -> bool:
     """Whether this DataLoader shuffles its samples. Raises ValueError if it draws them in its own order."""
+    if isinstance(loader.dataset, IterableDataset):
+        raise ValueError("a Team divides no IterableDataset of the Trainer, whose epochs have no length: take a Dataset with indices")
     inner = loader.batch_sampler
     while hasattr(inner, "batch_sampler"):  # one that Accelerate has divided among the ranks
         inner = inner.batch_sampler
     sampler = getattr(inner, "sampler", inner)
-    if isinstance(loader.dataset, IterableDataset) or isinstance(sampler, RandomSampler | SequentialSampler):
+    if isinstance(sampler, RandomSampler | SequentialSampler):
         return not isinstance(sampler, SequentialSampler)
     raise ValueError(
         f"a Team draws samples at random or in order, and not by {type(sampler).__name__}: set train_sampling_strategy to 'random' or "

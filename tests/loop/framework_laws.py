@@ -1,4 +1,4 @@
-"""Accelerate and Lightning with a Team. Each function runs in the ranks of a world, where the package is."""
+"""Accelerate, Lightning, and what else loops use, with a Team. Each function runs in the ranks of a world, where the package is."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from loops import BATCH, data, flat, from_all, model
 from ranks import found_by
 from torch import nn
 from torch.nn.functional import mse_loss
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import TensorDataset
 
 from hetsim import Team
@@ -129,6 +130,39 @@ def lightened(*, window: int = 1, precision: str = "64-true") -> float:
     return float((flat(module.net) - replayed(taken, clips=True)).abs().max())
 
 
+def plain(*, compiles: bool) -> float:
+    """The same with two groups of parameters, a schedule by step and an average of the weights, in a loop without a framework."""
+
+    def prepared(net: nn.Module) -> tuple[torch.optim.Optimizer, Any, Any]:
+        groups = [{"params": [parameter for parameter in net.parameters() if parameter.ndim == 1], "weight_decay": 0.0}]
+        groups += [{"params": [parameter for parameter in net.parameters() if parameter.ndim > 1], "lr": 0.02}]
+        optimizer = torch.optim.AdamW(groups, lr=0.01)
+        average = torch.optim.swa_utils.AveragedModel(net, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.9))
+        return optimizer, torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.05, total_steps=12), average
+
+    net, alone = model(), model()
+    called = DistributedDataParallel(torch.compile(net, backend="eager") if compiles else net)  # type: ignore[arg-type]
+    optimizer, schedule, average = prepared(net)
+    others = prepared(alone)
+    team = Team(called, optimizer, batch_size=BATCH, allocation=UNEVEN)
+    loader = team.loader(dataset())
+    for _ in range(2):
+        for number, x in loader:
+            optimizer.zero_grad()
+            team.share(losses(called(x), number)).backward()
+            team.step()
+            schedule.step()
+            average.update_parameters(net)
+            samples = from_all(number.tolist())
+            others[0].zero_grad()
+            losses(alone(data()[0][samples]), samples).mean().backward()
+            others[0].step()
+            others[1].step()
+            others[2].update_parameters(alone)
+    team.close()
+    return float((flat(average) - flat(others[2])).abs().max())
+
+
 LAWS: dict[str, dict[str, Callable[[], float]]] = {
     "accelerate": {
         "a Team that steps": lambda: accelerated(steps_itself=False),
@@ -138,6 +172,7 @@ LAWS: dict[str, dict[str, Callable[[], float]]] = {
         "autocast to bfloat16, which leaves double precision as it is": lambda: accelerated(precision="bf16"),
         "a compiled DistributedDataParallel": lambda: accelerated(compiles=True),
     },
+    "torch": {"groups, a schedule, an average": lambda: plain(compiles=False), "a compiled module": lambda: plain(compiles=True)},
     "lightning": {"clipping and a schedule": lightened, "accumulation": lambda: lightened(window=2)},
 }
 """By package. Losses, clipping and steps are those of one process in double precision."""

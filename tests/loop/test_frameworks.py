@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
+import sys
 from pathlib import Path
 from typing import Any
 
 import framework_laws
 import pytest
 from ranks import result, run_scripts, world
+
+from hetsim.cli import ddp_check
 
 SCRIPTS = Path(__file__).parents[2] / "docs" / "ddp"
 
@@ -30,7 +34,7 @@ def test_a_team_is_five_lines():
 
 @pytest.mark.slow
 def test_the_scripts_train(tmp_path: Path):
-    names = ["plain", "with_team", *(f"with_{package}" for package in framework_laws.PRESENT)]
+    names = ["plain", "with_team", *(f"with_{package}" for package in framework_laws.PRESENT if package != "torch")]
     said = run_scripts(2, [(SCRIPTS / f"{name}.py", [str(tmp_path / name)] if name in names[:2] else [], {}) for name in names])
 
     for name, text in zip(names, said, strict=True):
@@ -50,3 +54,14 @@ def test_a_framework_trains_as_one_process(found: list[dict[str, Any]], package:
     of_package = [rank[package] for rank in found]
     differences = {name: result(of_package, name) for name in framework_laws.LAWS[package]}
     assert {name: difference for name, difference in differences.items() if not difference < 1e-12} == {}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["team", "accelerate", "lightning", "trainer"])
+def test_the_check_finds_the_scripts_right(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    pytest.importorskip({"team": "torch", "trainer": "transformers"}.get(name, name))
+    monkeypatch.setattr(sys, "argv", ["hetsim-ddp-check", "--processes", "2", str(SCRIPTS / f"with_{name}.py"), str(tmp_path / "run")])
+    with contextlib.suppress(SystemExit):
+        ddp_check.main()
+
+    assert capsys.readouterr().out.endswith("the gradients are right\n")

@@ -190,7 +190,7 @@ EVEN: dict[str, dict[str, Any]] = {
 """Losses that train as a plain Trainer does, with even shares and a remark, or not at all with others."""
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "samples by length": ({"args": {"train_sampling_strategy": "group_by_length"}}, "and not by LengthGroupedSampler"),
-    "no dataset with indices": ({"train_dataset": Endless(), "args": {"max_steps": 2}}, "an IterableDataset has its own order"),
+    "no dataset with indices": ({"train_dataset": Endless(), "args": {"max_steps": 2}}, "a Team divides no IterableDataset of the Trainer"),
     "batches that change by themselves": ({"args": {"auto_find_batch_size": True}}, "auto_find_batch_size would change"),
 }
 
