@@ -84,7 +84,13 @@ class Balanced(_Trainer):  # type: ignore[misc]
         return WindowLoader(self, plain)
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
-        """Compute the gradients of a batch. After the last one of a step, they are those of all ranks."""
+        """Compute the gradients of a batch. After the last one of a step, they are those of all ranks.
+
+        Args:
+            model: the wrapped model.
+            inputs: the batch.
+            num_items_in_batch: the number of tokens of all ranks in the step; None if the Trainer does not count them.
+        """
         team, step = self.team, self.state.global_step
         if team is None:
             return super().training_step(model, inputs, num_items_in_batch)
@@ -103,7 +109,14 @@ class Balanced(_Trainer):  # type: ignore[misc]
         return loss
 
     def compute_loss(self, model: Any, inputs: Any, *arguments: Any, **options: Any) -> Any:
-        """The Trainer's loss, or in a training step this rank's share of it."""
+        """The Trainer's loss, or in a training step this rank's share of it.
+
+        Args:
+            model: the model.
+            inputs: the batch.
+            arguments: the Trainer's.
+            options: the Trainer's.
+        """
         loss = super().compute_loss(model, inputs, *arguments, **options)
         if self._is_divided is None or self.team is None:
             return loss
@@ -112,7 +125,12 @@ class Balanced(_Trainer):  # type: ignore[misc]
         return self.team.share(loss) * self.args.gradient_accumulation_steps  # by which the Trainer divides it
 
     def train(self, *arguments: Any, **options: Any) -> Any:
-        """Train, and write the trace."""
+        """Train, and write the trace.
+
+        Args:
+            arguments: the Trainer's.
+            options: the Trainer's.
+        """
         output = super().train(*arguments, **options)
         if self.team is not None:
             self.team.close()
