@@ -43,6 +43,13 @@ class StreamedBatches:
         """The next samples."""
         return self._collate([self._next() for _ in range(batch.samples)])
 
+    def end_epoch(self) -> None:
+        """Nothing: the stream goes on."""
+
+    def close(self) -> None:
+        """End the workers."""
+        self._samples = iter(())
+
     def _next(self) -> Any:
         for sample in self._samples:
             return sample
@@ -83,6 +90,15 @@ class DrawnBatches:
                 if self._drawn.popleft() == batch:
                     return data
             self._batches = iter(self.loader)
+
+    def end_epoch(self) -> None:
+        """End the workers, as a DataLoader does at the end of its epoch. Python's collector of cycles would end their queues first."""
+        self._batches, self._foreseen, self._upcoming = iter(()), iter(()), None
+        self._drawn.clear()
+
+    def close(self) -> None:
+        """End the workers."""
+        self.end_epoch()
 
     def _draw(self) -> Iterator[list[int]]:
         while (batch := self._upcoming) is not None:

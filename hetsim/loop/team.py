@@ -197,6 +197,7 @@ class Team:
         """Whether each step is along the mean over a batch of all workers."""
         self._programs: EpochPrograms | None = None
         self._saved: Mapping[str, Any] | None = None
+        self._batches: DrawnBatches | StreamedBatches | None = None
         self._sampled: SampledOrder | None = None
         """The samples of this epoch, if a sampler draws them."""
         self._terms: Terms | None = None
@@ -400,7 +401,9 @@ class Team:
         self._saved = saved
 
     def close(self) -> None:
-        """End the Team. A DistributedDataParallel is as it was."""
+        """End the Team and its loader's workers. A DistributedDataParallel is as it was."""
+        if self._batches is not None:
+            self._batches.close()
         if self._watch is not None:
             self._watch.close()
         if self._programs is not None:
@@ -509,6 +512,7 @@ class TeamLoader:
             self._batches = StreamedBatches(dataset, options)
         else:
             self._batches = DrawnBatches(dataset, order.indices, self._foresee, options)
+        team._batches = self._batches
 
     def __len__(self) -> int:
         """The number of batches of a whole epoch, if the shares do not change."""
@@ -532,6 +536,7 @@ class TeamLoader:
             yield map(self._drawn, self._parts(asked.batch))
             if programs.asked is asked:
                 raise ValueError(NOT_STEPPED)
+        self._batches.end_epoch()
 
     def _drawn(self, part: Batch) -> Any:
         batch = self._batches.get(part)

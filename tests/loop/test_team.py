@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import importlib
 import os
 import re
@@ -60,7 +61,7 @@ def distance(
     called = wrap(net)
     optimizer = torch.optim.SGD(net.parameters(), lr=1.0)
     made = Team(called, optimizer, **{"batch_size": BATCH, "allocation": UNEVEN, **options})
-    loader = made.loader(dataset(size), num_workers=workers)
+    loader = made.loader(dataset(size), num_workers=workers, multiprocessing_context="fork" if workers else None)
     try:
         return serial_steps(made, net, loader, optimizer, called, data()[0], loss, serial)
     finally:
@@ -283,6 +284,26 @@ def law_of_multiples() -> dict[str, Any]:
 
 def law_of_workers() -> float:
     return distance(mean_loss, serial_mean, workers=2)
+
+
+def law_of_ended_workers() -> float:
+    """The seconds in which a Team and its workers end, after an epoch and in the middle of one."""
+    seconds = 0.0
+    for stops in (False, True):
+        net = model()
+        made = Team(net, torch.optim.SGD(net.parameters(), lr=0.1), batch_size=BATCH)
+        loader = made.loader(dataset(), num_workers=1, multiprocessing_context="fork")
+        for (number,) in loader:
+            loss_of(made, net, number).backward()
+            made.step()
+            if stops:
+                break
+        began = time.monotonic()
+        made.close()
+        del made, loader
+        gc.collect()
+        seconds = max(seconds, time.monotonic() - began)
+    return seconds
 
 
 def law_of_ddp_bit_for_bit() -> bool:
@@ -784,6 +805,11 @@ def test_no_sample_is_lost_and_each_gradient_is_that_of_one_process(found: list[
     assert max(distances.values() if isinstance(distances, dict) else [distances]) < EXACT
 
 
+def test_a_team_ends_its_workers_at_once(found: list[dict[str, Any]]):
+    """torch waits five seconds for each worker whose queue has ended before it."""
+    assert result(found, "ended_workers") < 4
+
+
 def test_a_team_of_even_shares_is_ddp_bit_for_bit(found: list[dict[str, Any]]):
     assert result(found, "ddp_bit_for_bit") is True
 
@@ -844,10 +870,10 @@ def test_the_reduced_gradient_is_clipped(found: list[dict[str, Any]]):
     assert result(found, "clipping") == pytest.approx({"ddp": 1e-3, "ssgd": 1e-3}, rel=1e-3)
 
 
-@pytest.mark.parametrize("module", ["hetsim.ddp", "hetsim.ddp.trainer"])
-def test_the_old_team_says_the_new_line(module: str):
-    with pytest.raises(ImportError, match="write `from hetsim import Team`"):
-        importlib.import_module(module)
+@pytest.mark.parametrize(("module", "name"), [("hetsim.ddp", "Team"), ("hetsim.ddp.trainer", "Balanced")])
+def test_the_old_places_say_the_new_line(module: str, name: str):
+    with pytest.raises(ImportError, match=f"write `from hetsim import {name}`"):
+        getattr(importlib.import_module(module), name)
 
 
 def test_logs_and_statistics_are_those_of_all_ranks(found: list[dict[str, Any]]):

@@ -1,6 +1,0 @@
-"""The former place of a Team."""
-
-raise ImportError(
-    "hetsim.ddp.Team is hetsim.Team now: write `from hetsim import Team`, `team = Team(model, optimizer, batch_size=…, allocation=…)`, "
-    "`team.share(losses).backward()` and `team.step()`, as in docs/guide/your-loop.md"
-)
